@@ -113,10 +113,8 @@ def slope(readings: list[tuple[float, int]]) -> float:
 
 def quiet(server: Server) -> bool:
     """Whether nothing waits or runs."""
-    return (
-        server.metric("modelserver_queue_requests") == 0
-        and server.metric("modelserver_batches_in_flight") == 0
-    )
+    names = ("modelserver_queue_requests", "modelserver_batches_in_flight")
+    return all(server.metric(name) == 0 for name in names)
 
 
 def tracebacks(server: Server) -> list[str]:

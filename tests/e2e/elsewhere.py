@@ -67,11 +67,8 @@ class Elsewhere(Server):
 
     def agents(self, name: str | None = None) -> list[psutil.Process]:
         """The agents, those of a model in the order of its workers."""
-        agents = [
-            each
-            for each in psutil.Process(self.pid).children()
-            if "modelserver.ext.cluster.node" in command_of(each)
-        ]
+        children = psutil.Process(self.pid).children()
+        agents = [each for each in children if "modelserver.ext.cluster.node" in command_of(each)]
         if name is None:
             return agents
         by_node = {each.cmdline()[3]: each for each in agents}

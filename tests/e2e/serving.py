@@ -297,10 +297,7 @@ class Server:
     def processes(self) -> list[psutil.Process]:
         """The server and its front ends; workers are none of them."""
         main = psutil.Process(self.pid)
-        return [
-            main,
-            *(child for child in main.children() if "modelserver.ext.frontends" in command_of(child)),
-        ]
+        return [main, *(each for each in main.children() if "modelserver.ext.frontends" in command_of(each))]
 
     def tokens(self) -> dict[str, str]:
         """The tokens of its key file, by what they allow."""

@@ -306,10 +306,8 @@ def test_versions_come_and_go(page, server, store, tmp_path):
     page.get_by_role("alert").filter(has_text="twin 2.0 was removed at ").wait_for()
     select(page, "steady")
     assert page.get_by_role("alert").filter(has_text="removed").count() == 0
-    assert (before.partition(" · ")[0], after.partition(" · ")[0]) == (
-        "not the default version",
-        "default version",
-    )
+    assert before.startswith("not the default version · ")
+    assert after.startswith("default version · ")
 
 
 def test_settings_change_while_it_runs(page, server):
@@ -425,10 +423,8 @@ def test_a_change_can_be_estimated(page, server, load):
     assert "a batch of n takes" in output
     assert int(output.partition(" ")[0]) >= served
     assert all(each.endswith("s") for each in latency)
-    assert (
-        page.get_by_role("region", name="Settings of this version").get_by_label("Batch size").input_value()
-        == "16"
-    )
+    settings = page.get_by_role("region", name="Settings of this version")
+    assert settings.get_by_label("Batch size").input_value() == "16"
     assert stalls == before
 
 

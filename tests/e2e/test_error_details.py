@@ -67,12 +67,8 @@ def test_torchserves_defaults_change_answers(start_server):
     """With them reasons are kept back, bytes and text have no type (reference 6.4), bodies of V1 and V2 are
     not split, any other body reaches the handler (F10), and probes count as answers (reference 15.3).
     """
-    server = start_server(
-        "--disable-token-auth",
-        enable_model_api="true",
-        compat_defaults="torchserve",
-        metrics_mode="prometheus",
-    )
+    modes = {"compat_defaults": "torchserve", "metrics_mode": "prometheus"}
+    server = start_server("--disable-token-auth", enable_model_api="true", **modes)
     server.registered("obey.mar").registered("echo.mar").registered("whole_body.mar")
     answer = server.predict("echo", b"x")
     before = server.metric("Requests2XX")

@@ -318,10 +318,8 @@ def test_workers_that_do_not_start_fail_the_call(management):
     assert code == "INTERNAL"
     assert text.startswith("Failed to start workers for model syntax version: 1.0")
     assert "SyntaxError" in text
-    assert (
-        ending(lambda: management.DescribeModel(manage("DescribeModel", model_name="syntax")))[0]
-        == "NOT_FOUND"
-    )
+    described = manage("DescribeModel", model_name="syntax")
+    assert ending(lambda: management.DescribeModel(described))[0] == "NOT_FOUND"
 
 
 # Health, reflection, logs

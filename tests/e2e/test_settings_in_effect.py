@@ -15,17 +15,8 @@ from tests.e2e.serving import Home, Server, copied, serving
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory, model_store):
     """One server with many settings that do not get in each other's way."""
-    models = {
-        "rows": {
-            "1.0": {
-                "batchSize": 5,
-                "maxBatchDelay": 30,
-                "minWorkers": 2,
-                "maxWorkers": 3,
-                "responseTimeout": 77,
-            }
-        }
-    }
+    row = {"batchSize": 5, "maxBatchDelay": 30, "minWorkers": 2, "maxWorkers": 3, "responseTimeout": 77}
+    models = {"rows": {"1.0": row}}
     settings = {
         "load_models": "rows.mar, named=echo.mar",
         "models": json.dumps(models),

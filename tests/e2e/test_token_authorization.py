@@ -134,11 +134,8 @@ def test_tokens_are_nowhere_else(server):
 
 def test_a_new_front_end_knows_the_tokens(server):
     """One that takes the place of another lets in the same requests, and no others (F64)."""
-    ended = [
-        process
-        for process in psutil.Process(server.pid).children()
-        if "modelserver.ext.frontends" in process.cmdline()
-    ]
+    children = psutil.Process(server.pid).children()
+    ended = [each for each in children if "modelserver.ext.frontends" in each.cmdline()]
     assert len(ended) == 2
     for process in ended:
         process.kill()

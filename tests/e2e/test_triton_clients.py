@@ -95,11 +95,9 @@ def numbers(kind, name="x", rows=1):
 def as_dict(answer):
     """An answer over gRPC as JSON has it."""
     json_format = import_module("google.protobuf.json_format")
-    return (
-        json_format.MessageToDict(answer, preserving_proto_field_name=True)
-        if hasattr(answer, "DESCRIPTOR")
-        else answer
-    )
+    if hasattr(answer, "DESCRIPTOR"):
+        return json_format.MessageToDict(answer, preserving_proto_field_name=True)
+    return answer
 
 
 def refuses(ask, reason):

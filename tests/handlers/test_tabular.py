@@ -66,10 +66,8 @@ def test_a_pipeline_answers_every_protocol(pipeline, tmp_path):
             tensor = {"name": "x", "shape": [3, 4], "datatype": datatype, "data": numbers}
             assert client.v2([tensor]).json()["outputs"][0]["data"] == labels
         short = client.predict([1.0, 2.0])
-        assert (short.status, short.json()["message"]) == (
-            400,
-            "a row is a list of 4 numbers, got the shape [2]",
-        )
+        assert short.status == 400
+        assert short.json()["message"] == "a row is a list of 4 numbers, got the shape [2]"
         (declared,) = client.model.signature.inputs
         assert (declared.datatype, list(declared.shape)) == ("FP64", [-1, 4])
 

@@ -20,11 +20,8 @@ def test_equal_addresses_share_a_listener():
     """Each address has its role; equal ones share a listener, which then plays metrics too (reference 1)."""
     inference, management, metrics = (free_address() for _ in range(3))
     settings = Settings(inference_address=inference, management_address=management, metrics_address=metrics)
-    assert roles_by_address(settings) == {
-        inference: {"inference"},
-        management: {"management"},
-        metrics: {"metrics"},
-    }
+    roles = {inference: {"inference"}, management: {"management"}, metrics: {"metrics"}}
+    assert roles_by_address(settings) == roles
 
     one = Settings(inference_address=inference, management_address=inference, metrics_address=metrics)
     assert roles_by_address(one) == {inference: {"inference", "management", "metrics"}, metrics: {"metrics"}}

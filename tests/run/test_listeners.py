@@ -101,9 +101,5 @@ def test_calls_and_their_requests_are_watched_apart():
         if (joined := watch_of(server, requests=requests, whole_calls=whole_calls)) is not None:
             joined((requests, whole_calls))
 
-    assert seen == [
-        ("requests", (True, True)),
-        ("calls", (True, True)),
-        ("requests", (True, False)),
-        ("calls", (False, True)),
-    ]
+    both = [(name, (True, True)) for name in ("requests", "calls")]
+    assert seen == [*both, ("requests", (True, False)), ("calls", (False, True))]

@@ -77,10 +77,8 @@ async def test_flood_of_lines_is_cut(reader, tail, caplog):
     assert tail[-1] == str(LINES_A_SECOND + 999)
     reader._loop = _Clock(6.0)
     reader.data_received(b"later\n")
-    assert caplog.messages[-2:] == [
-        f"[1000 lines were dropped: more than {LINES_A_SECOND} in a second]",
-        "later",
-    ]
+    dropped = f"[1000 lines were dropped: more than {LINES_A_SECOND} in a second]"
+    assert caplog.messages[-2:] == [dropped, "later"]
 
 
 async def test_the_end_of_a_flood_is_logged(reader, caplog):

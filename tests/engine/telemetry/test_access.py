@@ -148,10 +148,8 @@ def test_unstamped_lines_are_records_of_their_own(logger, loop, records):
     log.log("c:1", "GET", "/b", "1.1", 200, 0)
     log.close()
 
-    assert [record.getMessage() for record in records] == [
-        '/c:1 "GET /a HTTP/1.1" 200 0',
-        '/c:1 "GET /b HTTP/1.1" 200 0',
-    ]
+    lines = [record.getMessage() for record in records]
+    assert lines == ['/c:1 "GET /a HTTP/1.1" 200 0', '/c:1 "GET /b HTTP/1.1" 200 0']
     assert {record.created for record in records} == {1717098363.625}
 
 

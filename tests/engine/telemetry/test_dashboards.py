@@ -150,12 +150,7 @@ def test_everything_of_ours_is_on_the_dashboard():
 def test_dashboard_is_well_made():
     ids = [panel["id"] for panel in DASHBOARD["panels"]]
     places = [panel["gridPos"] for panel in DASHBOARD["panels"]]
-    cells = [
-        (x, y)
-        for at in places
-        for x in range(at["x"], at["x"] + at["w"])
-        for y in range(at["y"], at["y"] + at["h"])
-    ]
+    cells = [(at["x"] + x, at["y"] + y) for at in places for x in range(at["w"]) for y in range(at["h"])]
 
     assert len(set(ids)) == len(ids)
     assert len(set(cells)) == len(cells)

@@ -156,10 +156,8 @@ def test_without_files_lines_are_printed(tmp_path, capsys):
 def test_variables_name_the_log_directories():
     """LOG_LOCATION and METRICS_LOCATION name the directories, `logs` is the default of both."""
     assert [str(path) for path in log_directories({})] == ["logs", "logs"]
-    assert [str(path) for path in log_directories({"LOG_LOCATION": "/l", "METRICS_LOCATION": "/m"})] == [
-        "/l",
-        "/m",
-    ]
+    places = log_directories({"LOG_LOCATION": "/l", "METRICS_LOCATION": "/m"})
+    assert [*map(str, places)] == ["/l", "/m"]
 
 
 def test_unwritable_directory_leaves_the_console(tmp_path, capsys):

@@ -319,11 +319,8 @@ def test_binary_response_is_written():
         request, tensor("p", [1, 2], "INT16"), tensor("q", [3]), tensor("r", [b"z"], "BYTES")
     )
 
-    assert [output.get("parameters") for output in fields["outputs"]] == [
-        {"binary_data_size": 4},
-        None,
-        {"binary_data_size": 5},
-    ]
+    sizes = [output.get("parameters") for output in fields["outputs"]]
+    assert sizes == [{"binary_data_size": 4}, None, {"binary_data_size": 5}]
     assert rest == b"\x01\0\x02\0\x01\0\0\0z"
 
 

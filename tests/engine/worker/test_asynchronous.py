@@ -125,11 +125,7 @@ async def test_parts_that_leave_together_come_before_the_result(bench):
     made.ask(1)
     got = [await made.receive() for _ in range(3)]
 
-    assert [(type(m), content) for m, content in got] == [
-        (Parts, b"first"),
-        (Parts, b"second"),
-        (Result, b"end"),
-    ]
+    assert [(type(m), text) for m, text in got] == [(Parts, b"first"), (Parts, b"second"), (Result, b"end")]
 
 
 @pytest.mark.parametrize(

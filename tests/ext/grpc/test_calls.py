@@ -50,11 +50,8 @@ async def test_messages_know_their_bytes(predict, size):
     result, _ = predict.call_args.args
     assert result.SerializeToString() == body
     assert size < 100 or result.SerializeToString() is body
-    assert (result.model_name, dict(result.input), result.HasField("sequence_id")) == (
-        "m",
-        {"data": bytes(size)},
-        False,
-    )
+    assert (result.model_name, dict(result.input)) == ("m", {"data": bytes(size)})
+    assert result.HasField("sequence_id") is False
 
 
 @pytest.mark.parametrize(

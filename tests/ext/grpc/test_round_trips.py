@@ -44,11 +44,9 @@ def elements_of(datatype):
         return st.booleans()
     if DATATYPES[datatype].json_type is int:
         bits = 8 * DATATYPES[datatype].width
-        return (
-            st.integers(0, (1 << bits) - 1)
-            if datatype[0] == "U"
-            else st.integers(-(1 << bits - 1), (1 << bits - 1) - 1)
-        )
+        if datatype[0] == "U":
+            return st.integers(0, (1 << bits) - 1)
+        return st.integers(-(1 << bits - 1), (1 << bits - 1) - 1)
     if datatype == "BF16":
         return st.floats(width=32, allow_nan=False, allow_infinity=False).map(truncated)
     return st.floats(width=8 * DATATYPES[datatype].width, allow_nan=False, allow_infinity=False)

@@ -65,11 +65,8 @@ def test_longest_path_counts_and_is_before_the_oldest_form_of_predictions(models
     models.add("shop", "/api")
     models.add("admin", "/api/admin")
 
-    assert [models.route(url).model for url in (b"/api/admin/x", b"/api/adm", b"/api/predict")] == [
-        "admin",
-        "shop",
-        "shop",
-    ]
+    routes = [models.route(url) for url in (b"/api/admin/x", b"/api/adm", b"/api/predict")]
+    assert [route.model for route in routes] == ["admin", "shop", "shop"]
     assert models.route(b"/m/predict") == Route("m", query=True)
 
 

@@ -82,10 +82,8 @@ async def test_token_at_the_end_is_not_part_of_the_text(folder):
     ids = bench.handler._tokenizer("a lazy dog")["input_ids"]
     bench.handler._network.generation_config.eos_token_id = None
 
-    assert (stopped["choices"][0]["finish_reason"], stopped["choices"][0]["text"]) == (
-        "stop",
-        text[: text.index(word)],
-    )
+    (choice,) = stopped["choices"]
+    assert (choice["finish_reason"], choice["text"]) == ("stop", text[: text.index(word)])
     assert (await bench.request(COMPLETIONS, prompt=ids, max_tokens=9))["choices"][0]["text"] == text
 
 

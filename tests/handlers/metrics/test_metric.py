@@ -56,7 +56,5 @@ def test_torchserves_keys_lead_to_stored_metrics():
 def test_each_value_is_reported_once(seen):
     emit_metrics([Metric("n", 3, "ms", []), Metric("k", 4, None, [])])
 
-    assert [(emission.name, emission.value, emission.unit) for emission in seen] == [
-        ("n", 3, "Milliseconds"),
-        ("k", 4, "unit"),
-    ]
+    units = [(each.name, each.value, each.unit) for each in seen]
+    assert units == [("n", 3, "Milliseconds"), ("k", 4, "unit")]

@@ -37,11 +37,9 @@ class Played:
 @pytest.fixture(params=["host", "device"])
 def buffer(request):
     """Both kinds, for three crops."""
-    return (
-        HostCropBuffer(PROCESSING, 3)
-        if request.param == "host"
-        else DeviceCropBuffer(PROCESSING, 3, Played())
-    )
+    if request.param == "host":
+        return HostCropBuffer(PROCESSING, 3)
+    return DeviceCropBuffer(PROCESSING, 3, Played())
 
 
 @pytest.mark.parametrize("places", [[0, 1, 2], [0, 2], [1]])

@@ -17,10 +17,8 @@ def test_environment_wins_over_flags_and_file(tmp_path):
     environ = {"TS_LOAD_MODELS": "env.mar", "TS_MAX_REQUEST_SIZE": "2", "TS_MODELS": "ignored"}
     loaded = load(tmp_path, text, flags, environ)
     result, sources = loaded.settings, loaded.sources
-    assert (result.load_models, sources["load_models"]) == (
-        (ModelToLoad("env.mar"),),
-        "environment TS_LOAD_MODELS",
-    )
+    assert result.load_models == (ModelToLoad("env.mar"),)
+    assert sources["load_models"] == "environment TS_LOAD_MODELS"
     assert (result.max_request_size, sources["max_request_size"]) == (2, "environment TS_MAX_REQUEST_SIZE")
     assert (result.job_queue_size, sources["job_queue_size"]) == (1, str(tmp_path / "config.properties"))
     assert result.disable_token_authorization

@@ -80,11 +80,8 @@ def test_path_needs_a_token_of_its_scope(rows):
 
 
 def test_strictest_scope_of_an_address_is_managements():
-    assert [strictest_scope(roles) for roles in (SHARED, INFERENCE, METRICS)] == [
-        Scope.MANAGEMENT,
-        Scope.INFERENCE,
-        None,
-    ]
+    scopes = [*map(strictest_scope, (SHARED, INFERENCE, METRICS))]
+    assert scopes == [Scope.MANAGEMENT, Scope.INFERENCE, None]
 
 
 @pytest.mark.parametrize("roles", [INFERENCE, MANAGEMENT, SHARED])

@@ -43,11 +43,8 @@ def test_request_without_an_id_begins_a_sequence():
     assert re.fullmatch(r"ts-seq-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", first.id)
     assert first.starts
     assert first.id != second.id
-    assert unpacked(seen) == [
-        ("accept", "*/*"),
-        ("ts_request_sequence_id", first.id),
-        ("ts_request_sequence_start", "true"),
-    ]
+    identity = ("ts_request_sequence_id", first.id)
+    assert unpacked(seen) == [("accept", "*/*"), identity, ("ts_request_sequence_start", "true")]
 
 
 def test_operators_own_names_are_read():

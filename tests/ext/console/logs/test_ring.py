@@ -65,20 +65,20 @@ def test_memory_is_bounded(ring, log):
 def test_who_is_behind_learns_that_lines_are_missing(ring, log):
     """Because there were too many for a page, or they are no longer kept."""
     log.server.info("first")
-    since = ring.last
+    at = ring.last
     for number in range(5):
         log.server.info("%d", number)
-    assert [(line.text, line.gap) for line in ring.page(LineQuery(since=since), 5)][:2] == [
+    assert [(line.text, line.gap) for line in ring.page(LineQuery(since=at), 5)][:2] == [
         ("0", False),
         ("1", False),
     ]
-    assert [(line.text, line.gap) for line in ring.page(LineQuery(since=since), 2)] == [
+    assert [(line.text, line.gap) for line in ring.page(LineQuery(since=at), 2)] == [
         ("3", True),
         ("4", False),
     ]
     for number in range(MOST):
         log.server.info("%d", number)
-    assert ring.page(LineQuery(since=since), MOST)[0].gap
+    assert ring.page(LineQuery(since=at), MOST)[0].gap
     assert not ring.page(LineQuery(since=ring.last - 2), MOST)[0].gap
 
 
