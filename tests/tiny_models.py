@@ -53,8 +53,8 @@ def bert(folder, head, **config):
     return network
 
 
-def llama(folder, *, template=TEMPLATE):
-    """A Llama that answers chats, if there is a template."""
+def llama(folder, *, template=TEMPLATE, broken=""):
+    """A Llama that answers chats, if there is a template; its logits after the token ``broken`` are NaN."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -64,6 +64,8 @@ def llama(folder, *, template=TEMPLATE):
         vocab_size=len(made), max_position_embeddings=64, eos_token_id=3, bos_token_id=2, **_BERT
     )
     network = LlamaForCausalLM(settings).eval()
+    if broken:
+        network.get_input_embeddings().weight.data[made.convert_tokens_to_ids(broken)] = torch.nan
     network.save_pretrained(folder)
     return network
 

@@ -19,6 +19,7 @@ def folders(tmp_path_factory):
     store = tmp_path_factory.mktemp("store")
     makers = {
         "llama": tiny_models.llama,
+        "broken": lambda folder: tiny_models.llama(folder, broken="liquor"),
         "vit": tiny_models.vit,
         "ranks": lambda folder: tiny_models.bert(folder, "ForSequenceClassification", num_labels=1),
         "masks": lambda folder: tiny_models.bert(folder, "ForMaskedLM"),
@@ -68,6 +69,20 @@ def test_folder_is_served(server):
     assert len(server.inference.post("/predictions/meant", content=b"fox").json()) == 16
     refused = server.inference.post("/v1/chat/completions", json=too_long)
     assert (refused.status_code, "the model's length is 64" in refused.text) == (400, True)
+
+
+def test_logits_that_are_no_numbers_fail_their_request_alone(server):
+    """Where tokens are sampled; also a stream, before its first one. The other prompts are answered."""
+    server.registered("broken", initial_workers=1)
+    pid = server.describe("broken")["workers"][0]["pid"]
+    body = {"model": "broken", "prompt": "five liquor", "max_tokens": 1, "temperature": 1}
+    for more in ({}, {"stream": True}):
+        failed = server.inference.post("/v1/completions", json={**body, **more})
+        assert (failed.status_code, "either `inf`, `nan`" in failed.text) == (500, True)
+    for more in ({"temperature": 0}, {"prompt": "five"}):
+        assert post(server, "/v1/completions", **body | more)["usage"]["completion_tokens"] == 1
+
+    assert server.describe("broken")["workers"][0]["pid"] == pid
 
 
 def test_model_of_the_hub_is_served(server):

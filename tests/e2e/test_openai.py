@@ -14,6 +14,7 @@ import openai
 import psutil
 import pytest
 from tests.e2e.blocks import BLOCKS
+from tests.e2e.raw import connect, everything, post
 from tests.e2e.serving import ROOT, Home, Server, serving, wait_until
 
 CLIENTS = []
@@ -214,6 +215,48 @@ def test_generation_ends_when_its_client_leaves(chatting, tmp_path):
         return float(ended.read_text()) - left
 
     assert min(map(seconds, range(4))) < 0.1
+
+
+ONE_AT_A_TIME = """
+import pathlib, time, modelserver
+class Patient(modelserver.ChatModel):
+    def chat(self, request):
+        path = pathlib.Path(request.messages[-1].text)
+        path.touch()
+        while not path.with_suffix(".end").exists():
+            time.sleep(0.01)
+        return "end"
+"""
+
+
+def test_request_whose_client_leaves_before_its_turn_is_not_computed(chatting, model_store, tmp_path):
+    """While one is computed, neither the one that the worker has ready nor those in the queue."""
+    (model_store / "patient.py").write_text(ONE_AT_A_TIME)
+    chatting.registered("patient.py", initial_workers=1)
+    count = partial(chatting.metric, model_name="patient")
+
+    def send(name, **more):
+        body = json.dumps({"model": "patient", "messages": say(str(tmp_path / name)), **more}).encode()
+        connection = connect(chatting.port)
+        connection.sendall(post("/v1/chat/completions", body, "Connection: close"))
+        return connection
+
+    with send("first") as first:
+        wait_until((tmp_path / "first").exists, "one is computed")
+        left = [send(f"left{number}", stream=number % 2 == 0) for number in range(4)]
+        wait_until(lambda: count("ts_inference_requests_total") == 5, "the others wait")
+        for connection in left:
+            connection.close()
+        wait_until(lambda: count("modelserver_cancelled_total") == 4, "all have left")
+        (tmp_path / "first.end").touch()
+        assert b'"content":"end"' in everything(first)
+    (tmp_path / "last.end").touch()
+    with send("last") as last:
+        assert b'"content":"end"' in everything(last)
+
+    assert {path.name for path in tmp_path.iterdir()} == {"first", "first.end", "last", "last.end"}
+    assert count("modelserver_requests_total", code="2xx") == 2
+    assert count("modelserver_streams_aborted_total") == 0
 
 
 @pytest.fixture(scope="module")

@@ -34,6 +34,7 @@ def server(tmp_path_factory, model_store, sink):
         for name in ("echo", "mirror", "obey"):
             made.registered(f"{name}.mar")
         made.registered("rows.mar", batch_size=4, batch_policy="greedy")
+        made.registered("chatty.mar")
         yield made
 
 
@@ -100,6 +101,24 @@ def test_v1_and_v2_are_logged(server, sink):
     request, response = pair(sink, "v2")
     assert json.loads(request.body)["inputs"] == [tensor]
     assert json.loads(response.body)["outputs"][0]["data"] == [0.5]
+
+
+@pytest.mark.parametrize("more", [{}, {"stream": True}])
+@pytest.mark.parametrize("path", ["/v1", "/predictions/chatty/1.0/v1"])
+def test_chats_are_logged(server, sink, path, more):
+    """With the model and the version of the body; a stream is one event. So it is in the access log."""
+    identity = f"chat{path.replace('/', '-')}{len(more)}"
+    body = {"model": "chatty:1.0", "messages": [{"role": "user", "content": "count 2"}], **more}
+    path = f"{path}/chat/completions"
+    answer = server.inference.post(f"{path}?{identity}", json=body, headers={"ce-id": identity})
+    request, response = pair(sink, identity)
+    expected = {"ce-modelname": "chatty", "ce-modelversion": "1.0", "ce-path": path}
+
+    assert (json.loads(request.body), response.body) == (body, answer.content)
+    assert b'"content":"0 ' in response.body
+    assert response.heads["content-type"] == answer.headers["content-type"]
+    assert all(expected.items() <= event.heads.items() for event in (request, response))
+    server.home.wait_for_log(f'"POST {path}?{identity} HTTP/1.1" 200 ', "access_log.log")
 
 
 def test_errors_and_other_paths_are_not_logged(server, sink):

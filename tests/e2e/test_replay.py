@@ -29,6 +29,7 @@ def server(tmp_path_factory, model_store):
         made.registered("mirror.mar", synchronous=True)
         made.registered("fields.mar", synchronous=True)
         made.registered("letters.mar", synchronous=True)
+        made.registered("chatty.mar", synchronous=True)
         yield made
 
 
@@ -67,7 +68,7 @@ def ask(server, value):
 
 @pytest.fixture(scope="module")
 def traffic(server, tmp_path_factory):
-    """A recording of twelve predictions of ``rows``, a stream, a failure, V1 and OpenAI's API."""
+    """A recording of twelve predictions of ``rows``, a stream, a failure, V1, and OpenAI's API."""
     out = tmp_path_factory.mktemp("traffic") / "traffic.msr"
     with recording(server, out, "--headers", "x-mark") as process:
         with ThreadPoolExecutor(4) as pool:
@@ -78,9 +79,12 @@ def traffic(server, tmp_path_factory):
         assert server.inference.post("/v1/models/rows:predict", json=v1).json()["predictions"] == [2, 4, 6]
         texts = {"model": "letters", "input": ["a", "bb"]}
         assert server.inference.post("/v1/embeddings", json=texts).status_code == 200
-        wait_until(lambda: len(read(out).calls) == 16, "all is in the file")
+        chat = {"model": "chatty", "messages": [{"role": "user", "content": "count 3"}]}
+        for body in (chat, {**chat, "stream": True}):
+            assert server.inference.post("/v1/chat/completions", json=body).status_code == 200
+        wait_until(lambda: len(read(out).calls) == 18, "all is in the file")
     assert process.returncode == 0, process.output
-    assert "16 requests" in process.output
+    assert "18 requests" in process.output
     return out
 
 
@@ -105,6 +109,9 @@ def test_what_is_recorded(traffic):
     assert len({call.number for call in rows}) == 13
     assert [call.status for call in rows if call.status != 200] == [503]
     assert stream.parts > 1
+    whole, events = (call for call in matches.calls if call.model == "chatty")
+    assert b'"content":"0 1 2 "' in whole.answer
+    assert events.answer.endswith(b"data: [DONE]\n\n")
     assert [request.path for request in requests_of(traffic)] == [call.target for call in matches.calls]
 
 
@@ -116,7 +123,7 @@ def test_a_replay_to_the_same_server_differs_in_nothing(server, traffic, speed, 
     done = server.home.run("replay", traffic, "--to", url, "--speed", speed, "--compare", "--plot", plot)
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "0 of 16 answers differ." in done.stdout
+    assert "0 of 18 answers differ." in done.stdout
     assert re.search(r"latency p99 ms +[\d.]+ +[\d.]+\n", done.stdout)
     assert "<svg" in plot.read_text()
 
