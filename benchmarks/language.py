@@ -22,7 +22,7 @@ import psutil
 
 from benchmarks.language_work import BATCH, PIECES
 from benchmarks.options import Options, run
-from benchmarks.report import number, table
+from benchmarks.report import Mark, number, table
 from benchmarks.servers import HOST, ROOT, BenchmarkError, Running, cpu_meter, model_server, running
 from benchmarks.works import Question
 from modelserver.tools.tune.own_server import family, free_ports
@@ -163,7 +163,7 @@ def _ours(folder: Path) -> Iterator[Running]:
 
 
 async def _hold(server: Running, count: int) -> None:
-    """Opens so many streams, of which each ends when all are open, and prints what they take."""
+    """Opens so many streams, of which each ends when all are open, and prints their marks."""
     message = request("/v1/chat/completions", {**_CHAT_BODY, "model": "hold", "max_tokens": count})
     process = psutil.Process(server.pid)
     before, most, streams = process.memory_info().rss, 0, []
@@ -175,8 +175,8 @@ async def _hold(server: Running, count: int) -> None:
         most = max(most, process.memory_info().rss)
         await asyncio.sleep(0.1)
     whole = sum(stream.result()[0] == 2 for stream in streams)
-    each = (most - before) / count / 1e3
-    print(f"{count} streams at once: {whole} whole, {each:.1f} kB of the main process for each")
+    memory = Mark("memory of the main process for each", (most - before) / count / 1e3, "<=", 20.0, " kB")
+    print(Mark(f"{count} streams at once: whole ones", whole, ">=", count), memory, sep="\n")
 
 
 @contextlib.contextmanager

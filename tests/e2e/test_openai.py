@@ -98,6 +98,21 @@ def test_commands_of_the_example_are_answered(chatting, model_store, capsys):
     assert events.endswith("data: [DONE]\n\n")
 
 
+@pytest.mark.slow  # imports a large library
+def test_langchain_is_answered(chatting):
+    """A chat whole and in parts, a text, and vectors."""
+    langchain = pytest.importorskip("langchain_openai")
+    settings = {"base_url": f"{chatting.inference.base_url}/v1", "api_key": "none"}
+    chat = langchain.ChatOpenAI(model="chatty", **settings)
+    vectors = langchain.OpenAIEmbeddings(model="letters", check_embedding_ctx_length=False, **settings)
+    whole = chat.invoke("count 3")
+
+    assert whole.content == "".join(part.content for part in chat.stream("count 3")) == "0 1 2 "
+    assert whole.usage_metadata["output_tokens"] == 3
+    assert langchain.OpenAI(model="chatty", **settings).invoke("one") == "one!"
+    assert vectors.embed_documents(["ab", "bb"]) == [[1, 1], [0, 2]]
+
+
 def test_stream_is_one_of_events(chatting):
     """As browsers read it. A failure ends it without the mark of the end; the same request whole is a 500."""
     body = {"model": "chatty", "messages": say("count 2"), "stream": True}
@@ -304,7 +319,9 @@ class Pretended(VLLMHandler):
 
 
 def test_engine_that_dies_ends_its_stream(tmp_path):
-    """With an error, after what it had generated; describe has the reason, and another worker answers."""
+    """With an error, after what it had generated. The description and a metric have the reason, and another
+    worker answers.
+    """
     store = tmp_path / "store"
     store.mkdir()
     (store / "pretended.py").write_text(PRETENDED)
@@ -317,6 +334,7 @@ def test_engine_that_dies_ends_its_stream(tmp_path):
         events = events_of(server.inference.post("/v1/completions", json=body))
         described = server.describe("m")
         server.wait_ready("m")
+        failures = server.metric("modelserver_worker_failures_total", model_name="m", type="WorkerDied")
         again = server.inference.post("/v1/completions", json={"model": "m", "prompt": "one two"})
         assert server.describe("m")["workers"][0]["pid"] != before
     assert events[0]["choices"][0]["text"] == "one "
@@ -324,6 +342,7 @@ def test_engine_that_dies_ends_its_stream(tmp_path):
     assert again.json()["choices"][0]["text"] == "one two "
     ended = described["workers"][0]["lastEnd"]["reason"]
     assert ended == "vLLM's engine has ended: EngineCore encountered an issue"
+    assert failures == 1
 
 
 def test_streams_have_until_the_end_of_the_drain(start_server, tmp_path):

@@ -75,7 +75,7 @@ async def test_worker_that_has_served_enough_is_replaced(make, stage, counts):
 
     assert contents(running) == [b"late"]
     assert not stage.processes[0].killed
-    assert counts("recycled") == [("requests",)]
+    assert counts("count") == [("workers_recycled_total", "requests")]
     assert counts("gone") == [("W-9000-m_1",)]
     assert len(stage.processes) == 2
 
@@ -90,7 +90,7 @@ async def test_worker_that_has_grown_is_replaced(make, stage, sizes, counts):
         await stage.settle()
 
     assert [worker.pid for worker in pool.workers] == [1002, 1003]
-    assert counts("recycled") == [("memory",)] * 2
+    assert counts("count") == [("workers_recycled_total", "memory")] * 2
 
 
 async def test_one_that_is_too_large_from_the_start(make, stage, sizes, caplog):
@@ -116,7 +116,7 @@ async def test_a_fresh_one_that_cannot_load(make, stage, counts, caplog):
     assert [worker.pid for worker in pool.workers] == [1000]
     assert caplog.text.count("W-9000-m_1 is recycled: it has answered 1 requests") == 1
     assert "W-9000-m_1 is kept, a new one could not be loaded: no memory" in caplog.text
-    assert counts("recycled") == []
+    assert counts("count") == []
 
 
 async def test_scaling_wins(make, stage, counts):
@@ -128,7 +128,7 @@ async def test_scaling_wins(make, stage, counts):
     await stage.settle()
 
     assert pool.workers == []
-    assert counts("recycled") == []
+    assert counts("count") == []
     assert any(type(message).__name__ == "Stop" for message, _ in fresh.received)
 
 
@@ -172,4 +172,4 @@ async def test_sizes_are_reported_from_other_machines(make, stage, counts, caplo
     fresh = await stage.enter(2)
     fresh.load()
     await stage.settle()
-    assert counts("recycled") == [("memory",)]
+    assert counts("count") == [("workers_recycled_total", "memory")]

@@ -24,7 +24,7 @@ from modelserver.engine.wire.messages import (
     Result,
     Row,
 )
-from modelserver.errors import OutOfMemory, ResponseTimeout, StartFailed, WorkerDied
+from modelserver.errors import GpuFailed, OutOfMemory, ResponseTimeout, StartFailed, WorkerDied
 
 pytestmark = pytest.mark.usefixtures("simulated_time")
 
@@ -36,7 +36,7 @@ class Owner:
         self.lost = []
         self.streamed = []
         self.returned = []
-        self.broken = 0
+        self.failed = []
 
     def worker_ready(self, worker, seconds):
         self.ready += 1
@@ -52,8 +52,8 @@ class Owner:
     def worker_returned(self, worker, batch):
         self.returned.append(batch)
 
-    def worker_broken(self, worker):
-        self.broken += 1
+    def worker_failed(self, worker, error):
+        self.failed.append(type(error))
 
     def worker_lost(self, worker, running, unbegun, error):
         self.lost.append((running, unbegun, error))
@@ -319,7 +319,7 @@ async def test_process_with_a_broken_gpu_is_replaced_without_a_pause(start, stag
     (await stage.enter(2)).load()
 
     assert (state, worker.state) == (WorkerState.LOADING, WorkerState.READY)
-    assert (owner.broken, owner.returned, owner.answered) == (1, [waiting], [running])
+    assert (owner.failed, owner.returned, owner.answered) == ([GpuFailed], [waiting], [running])
     assert all((lost, unbegun) == (None, []) for lost, unbegun, _ in owner.lost)
     assert stage.sleeps == []
     assert worker.failure == ""
@@ -342,7 +342,7 @@ async def test_worker_without_its_engine_says_why(start, output, more, lost, sta
     (await stage.enter(2)).load()
 
     assert worker.failures.last_end[1] == f"the engine has ended{more}"
-    assert [type(error) for *_, error in owner.lost] == [lost]
+    assert [type(error) for *_, error in owner.lost] == owner.failed == [lost]
 
 
 async def test_gpu_that_breaks_again_and_again_starts_after_a_pause(make, stage):

@@ -35,7 +35,8 @@ def visible():
     model.requests.failed(InternalError("no"), "r")
     model.workers.set_states({"ready": 1})
     model.workers.set_wish(2)
-    model.workers.scaled("up", "queue_wait")
+    model.workers.count("scalings_total", "up", "queue_wait")
+    model.workers.count("worker_failures_total", "WorkerDied")
     model.workers.loaded("W-9000-m_1.0", 1.0)
     on_demand(metrics)
     result = {}

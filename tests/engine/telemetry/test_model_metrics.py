@@ -83,7 +83,7 @@ def test_each_outcome_has_a_counter(metrics):
     model.requests.split()
     model.batches.isolated(2)
     model.requests.broken_off()
-    model.workers.gpu_failed()
+    model.workers.count("gpu_failures_total")
     model.batches.waited(0.02)
     result = samples(metrics)
 
@@ -161,9 +161,8 @@ def test_changes_by_autoscaling_are_counted():
     model = metrics.model("m", "1.0")
     assert "modelserver_workers_wished{" not in b"".join(metrics.pieces()).decode()
     model.workers.set_wish(3)
-    model.workers.scaled("up", "queue_wait")
-    model.workers.scaled("up", "queue_wait")
-    model.workers.scaled("down", "idle")
+    for change in (("up", "queue_wait"), ("up", "queue_wait"), ("down", "idle")):
+        model.workers.count("scalings_total", *change)
     text = b"".join(metrics.pieces()).decode()
     assert 'modelserver_workers_wished{model_name="m",model_version="1.0"} 3.0' in text
     of = 'modelserver_scalings_total{model_name="m",model_version="1.0",'

@@ -144,7 +144,7 @@ async def test_pool_scales_up_and_down(make, stage, autoscaler, counts, caplog):
     requests = submit(pool, 6)
     now = look(autoscaler, 0.0, 3.0)
     assert len(pool.workers) == 2
-    assert counts("scaled") == [("up", "queue_wait")]
+    assert counts("count") == [("scalings_total", "up", "queue_wait")]
     assert "Autoscaling m_1.0: 1 -> 2 workers (queue_wait): waited" in caplog.text
     assert "target 100 ms, busy 1.0 of 1 workers" in caplog.text
 
@@ -158,7 +158,7 @@ async def test_pool_scales_up_and_down(make, stage, autoscaler, counts, caplog):
     look(autoscaler, now, 12.0)
 
     assert len(pool.workers) == 1
-    assert counts("scaled") == [("up", "queue_wait"), ("down", "idle")]
+    assert counts("count") == [("scalings_total", "up", "queue_wait"), ("scalings_total", "down", "idle")]
     assert counts("set_wish")[-1] == (1,)
     assert (pool.crew.autoscaling.event.before, pool.crew.autoscaling.event.after) == (2, 1)
 
@@ -174,7 +174,7 @@ async def test_bounds_set_by_hand_are_obeyed(make, stage, autoscaler, counts):
     look(autoscaler, 20.0, 20.0)
 
     assert pool.workers == []
-    assert counts("scaled") == []
+    assert counts("count") == []
 
 
 async def test_changed_rule_takes_effect_at_once(make, autoscaler):
@@ -213,7 +213,7 @@ async def test_failed_starts_are_not_repeated_at_once(make, stage, autoscaler, c
 
     assert len(pool.workers) == 1
     assert pool.workers[0].state is WorkerState.READY
-    assert counts("scaled") == [("up", "queue_wait"), ("down", "start_failed")]
+    assert [each[1:] for each in counts("count")] == [("up", "queue_wait"), ("down", "start_failed")]
     assert (pool.crew.autoscaling.decision.reason, pool.crew.autoscaling.decision.wish) == ("start_failed", 2)
     assert "2 -> 1 workers (start_failed): no room" in caplog.text
     assert caplog.text.count("keeping 1 workers, 2 are wanted (start_failed)") == 1

@@ -42,7 +42,7 @@ async def test_each_worker_is_replaced_by_one_that_has_loaded(
     assert await restarting == 2
     assert set(model.pool.workers).isdisjoint(before)
     assert contents(sent) == [b"x"]
-    assert counts("recycled") == [("restart",)] * 2
+    assert counts("count") == [("workers_recycled_total", "restart")] * 2
 
 
 async def test_one_that_cannot_load_leaves_the_others_alone(

@@ -10,7 +10,7 @@ from modelserver.engine.wire.messages import BODY, FIELDS, Row, SequenceHeaders
 from modelserver.surface.http.connection_exchange import ConnectionExchange
 from modelserver.surface.http.exchange import Target
 from modelserver.surface.inference.codec import Codec, Parsed
-from modelserver.surface.inference.requests import NO_HEADERS, home_of_sequence, make_request
+from modelserver.surface.inference.requests import home_of_sequence, make_request
 from modelserver.surface.inference.routes import Route
 from modelserver.surface.inference.v1 import split
 
@@ -23,7 +23,7 @@ def model(timeout: float | None = None, sequences: SequenceHeaders | None = None
     )
 
 
-def made(parsed, of_model=None, *, headers: bytes = NO_HEADERS, call=None, explain: bool = False):
+def made(parsed, of_model=None, *, headers: bytes = b"\x90", call=None, explain: bool = False):
     """The request, which came at 10 seconds."""
     return make_request(parsed, of_model or model(), "id", headers, 10.0, call, explain)
 

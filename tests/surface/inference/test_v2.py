@@ -11,7 +11,7 @@ from modelserver.engine.tensors.rows import OutputForm, pack_answer
 from modelserver.engine.wire.messages import TENSORS, Answer, Row, SequenceHeaders
 from modelserver.errors import BadRequest
 from modelserver.models.options.signature import Signature
-from modelserver.surface.inference.requests import NO_HEADERS, headers_of, make_request
+from modelserver.surface.inference.requests import headers_of, make_request
 from modelserver.surface.inference.v2 import InputRules, ResponseParts, read_tensors
 
 TAKES = InputRules("m", Signature())
@@ -26,7 +26,7 @@ def body(rows: int = 2, **more) -> bytes:
 def test_each_row_travels_alone():
     taken = read_tensors(body(), None, TAKES)
     model = SimpleNamespace(sequence_headers=None, options=SimpleNamespace(request_timeout=None))
-    rows = make_request(taken, model, "r", NO_HEADERS, 0.0, None, explain=True).rows
+    rows = make_request(taken, model, "r", b"\x90", 0.0, None, explain=True).rows
 
     assert [bytes(each) for each in taken.bodies] == [b"\0", b"\1"]
     assert [(row.request_id, row.kind, row.explain, row.size) for row in rows] == [

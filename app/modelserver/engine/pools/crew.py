@@ -242,7 +242,7 @@ class Crew:
             self.workers[self.workers.index(worker)] = fresh
             self._end(worker)
             worker.owner.pump()
-            self._metrics.workers.recycled(reason)
+            self._metrics.workers.count("workers_recycled_total", reason)
             _log.info("Worker %s has replaced %s", fresh.label, worker.label)
             return
         if failure is not None:

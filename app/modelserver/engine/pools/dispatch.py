@@ -22,7 +22,7 @@ from modelserver.engine.pools.spec import Affinity, PoolLimits, WorkerState
 from modelserver.engine.pools.worker import Worker
 from modelserver.engine.wire.arena import ProtocolError
 from modelserver.engine.wire.messages import ANY_PATH, Answer, Parts, Result
-from modelserver.errors import HandlerError, InternalError, ModelServerError, ResponseTimeout
+from modelserver.errors import GpuFailed, HandlerError, InternalError, ModelServerError, ResponseTimeout
 
 if TYPE_CHECKING:
     from modelserver.engine.telemetry.model_metrics import ModelMetrics
@@ -288,8 +288,10 @@ class Dispatch:
         self._admission.refuse_if_hopeless()
         self.pump()
 
-    def worker_broken(self, worker: Worker) -> None:
-        self._metrics.workers.gpu_failed()
+    def worker_failed(self, worker: Worker, error: ModelServerError) -> None:
+        self._metrics.workers.count("worker_failures_total", type(error).__name__)
+        if isinstance(error, GpuFailed):
+            self._metrics.workers.count("gpu_failures_total")
 
     def worker_lost(
         self, worker: Worker, running: Batch | None, unbegun: list[Batch], error: ModelServerError

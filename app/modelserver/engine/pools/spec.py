@@ -140,8 +140,8 @@ class WorkerOwner(Protocol[Worker_contra]):
     def worker_returned(self, worker: Worker_contra, batch: Batch) -> None:
         """The batch was taken back: the worker has not begun it, and never will."""
 
-    def worker_broken(self, worker: Worker_contra) -> None:
-        """The process cannot use its GPU any more: it ends, and another process replaces it."""
+    def worker_failed(self, worker: Worker_contra, error: ModelServerError) -> None:
+        """A process that had loaded has ended, which nobody wished: another process replaces it."""
 
     def worker_lost(
         self, worker: Worker_contra, running: Batch | None, unbegun: list[Batch], error: ModelServerError

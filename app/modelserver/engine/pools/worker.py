@@ -306,19 +306,20 @@ class Worker:
             _log.info("Worker %s %s, as requested.", self.label, how)
             self._lose(WorkerDied())
             return
-        was_killed = "SIGKILL" in how and not run.killed_because
-        for_memory = process.for_memory if was_killed else False
+        for_memory = "SIGKILL" in how and not run.killed_because and process.for_memory
         if for_memory is None:
             how += " (perhaps out of memory)"
         if run.killed_because and was_out_of_memory(process.last_output(MAX_LINES)):
             run.killed_because += " Its memory was exhausted."
             run.verdict = run.verdict or OutOfMemory()
+        error = run.verdict or (OutOfMemory() if for_memory else WorkerDied())
         if run.outcome.done() and isinstance(run.outcome.result(), Loaded):
+            self.owner.worker_failed(self, error)
             self.failures.reason = run.killed_because or f"The worker {how}.{quote(process.last_output())}"
             _log.warning("Worker %s %s. Worker disconnected.", self.label, how)
         if for_memory:
             self.failures.reason += " Its memory limit was reached."
-        self._lose(run.verdict or (OutOfMemory() if for_memory else WorkerDied()))
+        self._lose(error)
 
     async def _launch(self) -> Process | None:
         start: Launcher = self._spec.launcher or (launch if self._spec.ranks is None else launch_ranks)
@@ -449,7 +450,6 @@ class Worker:
         if self.state is WorkerState.READY:
             # Further batches would come back.
             self.state = WorkerState.LOADING
-        self.owner.worker_broken(self)
         for batch in self.flights.take_back():
             self.owner.worker_returned(self, batch)
 

@@ -100,6 +100,7 @@ _COUNTERS: Final[tuple[tuple[str, str, Labels], ...]] = (
     ("rejected_total", "Requests refused before queueing.", ("reason",)),
     ("scalings_total", "Changes of the number of workers by autoscaling.", ("direction", "reason")),
     ("workers_recycled_total", "Workers recycled, by reason.", ("reason",)),
+    ("worker_failures_total", "Loaded workers whose process ended unexpectedly, by type.", ("type",)),
     ("gpu_failures_total", "Workers replaced because they could not use their GPU any more.", ()),
     ("cancelled_total", "Requests whose client disconnected.", ()),
     ("expired_total", "Requests whose deadline passed.", ()),

@@ -204,7 +204,7 @@ class BatchMetrics:
 
 
 class WorkerMetrics:
-    """A version's workers. ``gpu_failed()`` counts one that is replaced because it could not use its GPU."""
+    """A version's workers."""
 
     def __init__(self, series: VersionSeries, families: Families, hostname: str) -> None:
         self._series = series
@@ -213,7 +213,7 @@ class WorkerMetrics:
         self._load_times = families.values["WorkerLoadTime"]
         self._loaded: OrderedDict[str, None] = OrderedDict()
         self._states: dict[str, None] = {}
-        self.gpu_failed: Callable[[], None] = series.value("gpu_failures_total").add
+        series.counter("gpu_failures_total")
 
     def set_overhead(self, seconds: float) -> None:
         """The server's own share of the last batch's time (WorkerThreadTime)."""
@@ -231,13 +231,9 @@ class WorkerMetrics:
         self._loaded.pop(name, None)
         self._load_times.remove(name, *self._host)
 
-    def scaled(self, direction: str, reason: str) -> None:
-        """Autoscaling changed the number of workers, ``up`` or ``down``; ``reason`` is a fixed word."""
-        self._series.counter("scalings_total", direction, reason).add(1.0)
-
-    def recycled(self, reason: str) -> None:
-        """A worker was replaced because it reached a limit: ``memory`` or ``requests``."""
-        self._series.counter("workers_recycled_total", reason).add(1.0)
+    def count(self, name: str, *labels: str) -> None:
+        """Adds one to a counter, by fixed words."""
+        self._series.counter(name, *labels).add(1.0)
 
     def set_wish(self, workers: int | None) -> None:
         """How many workers autoscaling wants; None if it is off, and nothing is shown."""

@@ -263,7 +263,7 @@ def _changed(  # noqa: PLR0917 - one line of the log has it all
     pool: Pool, scaling: PoolScaling, before: int, after: int, reason: str, failure: str = ""
 ) -> None:
     scaling.event = ScaleEvent(time.time(), before, after, reason)
-    pool.metrics.workers.scaled("up" if after > before else "down", reason)
+    pool.metrics.workers.count("scalings_total", "up" if after > before else "down", reason)
     why = f": {failure}" if failure else _seen(scaling)
     _log.info("Autoscaling %s: %d -> %d workers (%s)%s", pool.label, before, after, reason, why)
 

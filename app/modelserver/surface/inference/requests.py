@@ -72,10 +72,6 @@ def _is_true(value: bytes | None) -> bool:
     return value is not None and value.lower() == b"true"
 
 
-# An empty list of headers in msgpack.
-NO_HEADERS = b"\x90"
-
-
 def make_request(  # noqa: PLR0917 - called for each request
     parsed: Parsed,
     model: ModelVersion,

@@ -92,7 +92,8 @@ export class Chat {
       answer.append(piece ?? "");
       // Until the usage comes at the end only parts are known, of which each may have several tokens.
       const [size, unit] = event.usage ? [event.usage.completion_tokens, "tokens"] : [count, "parts"];
-      const rate = size > 1 && first ? ` · ${shown((size - 1) / ((performance.now() - first) / 1000), `${unit}/s`)}` : "";
+      const seconds = first ? (performance.now() - first) / 1000 : 0;
+      const rate = size > 1 && seconds ? ` · ${shown((size - 1) / seconds, `${unit}/s`)}` : "";
       setText(this.figures, `first token after ${shown((first || performance.now()) - began, "ms")} · ${size} ${unit}${rate}`);
     }
   }
