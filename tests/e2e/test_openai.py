@@ -58,16 +58,12 @@ def test_chat_is_answered_whole_and_in_parts(chatting, path):
     )
     chunks = list(stream)
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    completed = client.completions.create(model="chatty", prompt=["one", "two"])
 
+    assert [choice.text for choice in completed.choices] == ["one!", "two!"]
     assert whole.choices[0].message.content == text == "0 1 2 "
     assert whole.choices[0].finish_reason == chunks[-2].choices[0].finish_reason == "stop"
     assert whole.usage == chunks[-1].usage
-
-
-def test_completion_is_answered(chatting):
-    answer = client_of(chatting).completions.create(model="chatty", prompt=["one", "two"])
-
-    assert [choice.text for choice in answer.choices] == ["one!", "two!"]
 
 
 def test_chat_of_the_page_answers(chatting, model_store, monkeypatch, capsys):
@@ -290,7 +286,9 @@ def small(tmp_path_factory, model_store):
 
 
 def test_dying_worker_loses_no_request_that_nobody_has_seen(small, tmp_path):
-    """A stream that has begun ends with an error event; what had no byte yet is tried once more."""
+    """A stream that has begun ends with an error event; what had no byte yet is tried once more. The token is
+    the client's key.
+    """
     body = {"model": "chatty", "messages": say("die"), "stream": True}
     events = events_of(small.inference.post("/v1/chat/completions", json=body))
     good = client_of(small, key=small.tokens()["inference"])
@@ -419,14 +417,6 @@ def test_full_queue_is_a_429_that_clients_try_again(small):
 
 def _finished(answers):
     return wait_until(lambda: [answer for answer in answers if answer.done()], "a request is refused")
-
-
-def test_token_is_the_client_key(small):
-    """Front ends know the paths."""
-    good = client_of(small, key=small.tokens()["inference"])
-    stream = good.chat.completions.create(model="chatty", messages=say("count 3"), stream=True)
-
-    assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == "0 1 2 "
 
 
 @pytest.mark.parametrize("prefix", ["/v1", "/openai/v1"])

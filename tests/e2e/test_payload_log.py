@@ -157,20 +157,10 @@ def test_grpc_messages_are_logged(server, sink, services):
     assert request.heads["ce-path"] == f"/{INFERENCE}InferenceAPIsService/Predictions"
     assert "secret" not in str(request.heads)
 
-    sent_message = infer_request("rows", b"[1]")
+    tensor = {"name": "x", "datatype": "BYTES", "shape": [1], "contents": {"bytes_contents": [b"[1]"]}}
+    sent_message = oip("ModelInferRequest", model_name="rows", inputs=[tensor])
     answer = open_inference.ModelInfer(sent_message, timeout=PATIENCE, metadata=(("ce-id", "oip"),))
     request, response = pair(sink, "oip")
     assert type(sent_message).FromString(request.body) == sent_message
     assert type(answer).FromString(response.body) == answer
     assert response.heads["ce-batchid"] == answer.parameters["batchId"].string_param
-
-
-def infer_request(model, *values, **fields):
-    """A request with one BYTES element a row."""
-    tensor = {
-        "name": "x",
-        "datatype": "BYTES",
-        "shape": [len(values)],
-        "contents": {"bytes_contents": list(values)},
-    }
-    return oip("ModelInferRequest", model_name=model, inputs=[tensor], **fields)

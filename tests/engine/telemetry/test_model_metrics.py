@@ -156,23 +156,20 @@ def test_log_mode_logs_the_times_of_each_request(caplog):
     ]
 
 
-def test_changes_by_autoscaling_are_counted():
-    metrics = ServerMetrics(hostname="h")
+def test_changes_by_autoscaling_are_counted(metrics):
     model = metrics.model("m", "1.0")
-    assert "modelserver_workers_wished{" not in b"".join(metrics.pieces()).decode()
+    wish, before = f"modelserver_workers_wished{MODEL}}}", samples(metrics)
     model.workers.set_wish(3)
     for change in (("up", "queue_wait"), ("up", "queue_wait"), ("down", "idle")):
         model.workers.count("scalings_total", *change)
-    text = b"".join(metrics.pieces()).decode()
-    assert 'modelserver_workers_wished{model_name="m",model_version="1.0"} 3.0' in text
-    of = 'modelserver_scalings_total{model_name="m",model_version="1.0",'
-    assert f'{of}direction="up",reason="queue_wait"}} 2.0' in text
-    assert f'{of}direction="down",reason="idle"}} 1.0' in text
-
+    result = samples(metrics)
     model.workers.set_wish(None)
-    assert "modelserver_workers_wished{" not in b"".join(metrics.pieces()).decode()
+
+    assert result[f'modelserver_scalings_total{MODEL},direction="up",reason="queue_wait"}}'] == 2
+    assert result[f'modelserver_scalings_total{MODEL},direction="down",reason="idle"}}'] == 1
+    assert (before.get(wish), result[wish], samples(metrics).get(wish)) == (None, 3, None)
     metrics.forget("m", "1.0")
-    assert "modelserver_scalings_total{" not in b"".join(metrics.pieces()).decode()
+    assert samples(metrics, "modelserver_scalings_total") == {}
 
 
 def test_every_reason_of_a_refusal_is_listed():

@@ -172,13 +172,6 @@ async def test_rows_with_other_fields_are_the_applications(endpoint, fields):
     assert isinstance(CODEC.read(plain, model({"v1/embeddings": True, "*": False})), Rows)
 
 
-def test_model_without_adapters_has_none():
-    with pytest.raises(ModelNotFound, match="m/poet"):
-        CODEC.read(
-            exchange("/v1/embeddings", {"model": "m/poet", "input": "a"}), model({"v1/embeddings": True})
-        )
-
-
 @pytest.mark.parametrize(
     ("fields", "rows"),
     [

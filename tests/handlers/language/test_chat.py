@@ -6,7 +6,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from tests.handlers.parts import Stream
@@ -160,33 +159,23 @@ async def test_each_choice_is_a_call():
     assert [event["choices"][0]["index"] for event in events] == [0, 0, 0, 1, 1, 1]
 
 
-async def test_parts_of_a_message_are_passed_on():
-    class Caller(modelserver.ChatModel):
-        def chat(self, request):
-            yield {"tool_calls": [{"index": 0, "function": {"name": request.tools[0]["name"]}}]}
+def yielded(model, request):
+    yield {"tool_calls": [{"index": 0, "name": request.tools[0]["name"]}]}
 
-    fields: Any = {"tools": [{"name": "look"}]}
-    choice = (await Bench(Caller).whole(**fields))["choices"][0]
-    events = await Bench(Caller).events(**fields)
 
-    assert choice["message"]["tool_calls"] == [{"index": 0, "function": {"name": "look"}}]
+async def returned(model, request):
+    return next(yielded(model, request))
+
+
+@pytest.mark.parametrize("chat", [yielded, returned, lambda *arguments: next(yielded(*arguments))])
+async def test_parts_of_a_message_are_passed_on(chat):
+    """Yielded, or returned as a whole message."""
+    caller = type("Caller", (modelserver.ChatModel,), {"chat": chat})
+    choice = (await Bench(caller).whole(tools=[{"name": "look"}]))["choices"][0]
+    events = await Bench(caller).events(tools=[{"name": "look"}])
+
+    assert choice["message"]["tool_calls"] == [{"index": 0, "name": "look"}]
     assert choice["finish_reason"] == events[-1]["choices"][0]["finish_reason"] == "tool_calls"
-
-
-@pytest.mark.parametrize("is_async", [False, True])
-async def test_message_may_be_returned_whole(is_async):
-    class Caller(modelserver.ChatModel):
-        def chat(self, request):
-            return {"tool_calls": [{"index": 0}]}
-
-    class AsyncCaller(modelserver.ChatModel):
-        async def chat(self, request):
-            return {"tool_calls": [{"index": 0}]}
-
-    choice = (await Bench(AsyncCaller if is_async else Caller).whole())["choices"][0]
-
-    assert choice["message"]["tool_calls"] == [{"index": 0}]
-    assert choice["finish_reason"] == "tool_calls"
 
 
 async def test_generator_in_a_thread_is_closed_when_nobody_takes_its_pieces():
@@ -215,6 +204,7 @@ async def test_text_of_a_whole_message_is_answered_and_counted():
     *_, usage = await bench.events(stream_options={"include_usage": True})
 
     assert await bench.send("") == b"Hello there"
+    assert await Bench(Words).send("") == b"one two three "
     assert (await bench.whole())["usage"]["completion_tokens"] == usage["usage"]["completion_tokens"] == 2
 
 
@@ -289,10 +279,6 @@ async def test_call_whose_client_has_left_does_not_run():
 
     assert answers == [["first"], ["last"]]
     assert calls == ["first", "last"]
-
-
-async def test_other_clients_get_the_text_alone():
-    assert await Bench(Words).send("", messages=[{"role": "user", "content": "a b"}]) == b"a b "
 
 
 async def test_error_of_the_model_is_raised():

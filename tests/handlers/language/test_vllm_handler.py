@@ -143,7 +143,7 @@ async def test_worker_leaves_with_an_engine_that_ends_while_it_has_nothing_to_do
     await closed.handler._ms_close()
     for _ in range(5):
         await asyncio.sleep(0)
-    assert reasons.empty()
+    assert (reasons.empty(), closed.engine.is_shut_down) == (True, True)
     bench.engine.errored = True
     reason = await asyncio.wait_for(reasons.get(), 5)
 
@@ -182,10 +182,3 @@ async def test_scores_are_of_both_kinds_of_models():
     assert bench.parameters().extra_kwargs == {"compressed_token_type_ids": 2}
     with pytest.raises(PredictionException, match="a pair of two texts"):
         await bench.rows(SCORE, "a")
-
-
-async def test_engine_ends_with_the_worker():
-    bench = await Bench().start()
-    await bench.handler._ms_close()
-
-    assert bench.engine.is_shut_down
