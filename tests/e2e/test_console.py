@@ -404,13 +404,15 @@ def test_a_change_can_be_estimated(page, server, load):
     def count():
         return server.metric("modelserver_request_seconds_count", model_name="steady")
 
+    def stalls():
+        short = server.metric("modelserver_loop_stall_seconds_bucket", le="0.02")
+        return server.metric("modelserver_loop_stall_seconds_count") - short
+
     wait_until(lambda: count() > 10, "some requests are served")
     served = count()
     page.reload()
     select(page, "steady")
-    before = server.metric("modelserver_loop_stall_seconds_count") - server.metric(
-        "modelserver_loop_stall_seconds_bucket", le="0.02"
-    )
+    before = stalls()
     panel = unfold(page, "What would happen if")
     panel.get_by_label("Batch size").fill("16")
     panel.get_by_role("button", name="Estimate").click()
@@ -418,17 +420,15 @@ def test_a_change_can_be_estimated(page, server, load):
     rows.nth(5).wait_for()
     latency = rows.nth(4).locator("td").all_inner_texts()
     panel.get_by_role("button", name="Use these settings").click()
-    stalls = server.metric("modelserver_loop_stall_seconds_count") - server.metric(
-        "modelserver_loop_stall_seconds_bucket", le="0.02"
-    )
+    after = stalls()
+    settings = page.get_by_role("region", name="Settings of this version")
 
     output = panel.get_by_role("status").inner_text()
     assert "a batch of n takes" in output
     assert int(output.partition(" ")[0]) >= served
     assert all(each.endswith("s") for each in latency)
-    settings = page.get_by_role("region", name="Settings of this version")
     assert settings.get_by_label("Batch size").input_value() == "16"
-    assert stalls == before
+    assert after == before
 
 
 def test_the_page_follows_keyboard_and_colours(page):
@@ -464,45 +464,41 @@ def test_the_page_follows_keyboard_and_colours(page):
     assert (light, dark) == ("rgb(245, 246, 248)", "rgb(18, 21, 26)")
 
 
-class TestTokens:
-    """A server that requires tokens, which come and go, as the server itself does."""
+def test_a_console_outlives_tokens_and_servers(watched, store, tmp_path_factory):
+    """They come and go, as the server itself does."""
 
-    def test_a_console_outlives_tokens_and_servers(self, watched, store, tmp_path_factory):
-        home = Home(tmp_path_factory.mktemp("secured"))
-        first = Server(home, store, settings={"token_authorization": "always", "load_models": "steady.mar"})
-        with serving(first):
-            page = watched.open(first)
-            dialog = page.get_by_role("dialog")
-            dialog.wait_for()
-            assert page.locator("#models li").count() == 0
-            self.enter(page, "wrong")
-            dialog.get_by_text("The token is not valid, or no longer.").wait_for()
-            self.enter(page, first.tokens()["management"])
-            page.wait_for_selector("#status[data-state=live]")
-            select(page, "steady")
-            unfold(page, "Try a request").get_by_label("Body").fill("my text")
-            renewal = {"Authorization": f"Bearer {first.tokens()['API']}"}
-            assert first.management.get("/token?type=management", headers=renewal).status_code == 200
-            dialog.wait_for()
-            assert page.get_by_label("Body").input_value() == "my text"
-            self.enter(page, first.tokens()["management"])
-            page.wait_for_selector("#status[data-state=live]")
-        page.wait_for_selector("#status[data-state=gone]")
-        settings = {name: value for name, value in first.settings.items() if name != "load_models"}
-        with serving(
-            Server(home, store, settings={**settings, "load_models": "steady.mar,broken.mar"})
-        ) as second:
-            dialog.wait_for()
-            self.enter(page, second.tokens()["management"])
-            page.wait_for_selector("#status[data-state=live]")
-            page.get_by_role("button", name="broken").wait_for()
-            assert page.get_by_label("Body").input_value() == "my text"
-            assert page.evaluate("document.cookie + localStorage.length + sessionStorage.length") == "00"
-
-    @staticmethod
-    def enter(page, token):
+    def enter(token):
         page.get_by_role("textbox", name="Token").fill(token)
         page.keyboard.press("Enter")
+
+    home = Home(tmp_path_factory.mktemp("secured"))
+    first = Server(home, store, settings={"token_authorization": "always", "load_models": "steady.mar"})
+    with serving(first):
+        page = watched.open(first)
+        dialog = page.get_by_role("dialog")
+        dialog.wait_for()
+        assert page.locator("#models li").count() == 0
+        enter("wrong")
+        dialog.get_by_text("The token is not valid, or no longer.").wait_for()
+        enter(first.tokens()["management"])
+        page.wait_for_selector("#status[data-state=live]")
+        select(page, "steady")
+        unfold(page, "Try a request").get_by_label("Body").fill("my text")
+        renewal = {"Authorization": f"Bearer {first.tokens()['API']}"}
+        assert first.management.get("/token?type=management", headers=renewal).status_code == 200
+        dialog.wait_for()
+        assert page.get_by_label("Body").input_value() == "my text"
+        enter(first.tokens()["management"])
+        page.wait_for_selector("#status[data-state=live]")
+    page.wait_for_selector("#status[data-state=gone]")
+    settings = {**first.settings, "load_models": "steady.mar,broken.mar"}
+    with serving(Server(home, store, settings=settings)) as second:
+        dialog.wait_for()
+        enter(second.tokens()["management"])
+        page.wait_for_selector("#status[data-state=live]")
+        page.get_by_role("button", name="broken").wait_for()
+        assert page.get_by_label("Body").input_value() == "my text"
+        assert page.evaluate("document.cookie + localStorage.length + sessionStorage.length") == "00"
 
 
 @pytest.mark.parametrize("side", ["inference", "management", "metrics"])

@@ -438,9 +438,8 @@ def test_api_can_be_turned_off(start_server):
     """KServe's list of models is then as before."""
     server = start_server(load_models="chatty=chatty.mar", default_workers_per_model=1, openai_api="false")
     server.wait_ready("chatty")
-    answer = server.inference.post(
-        "/v1/chat/completions", json={"model": "chatty", "messages": say("count 1")}
-    )
+    body = {"model": "chatty", "messages": say("count 1")}
+    answer = server.inference.post("/v1/chat/completions", json=body)
 
     assert answer.status_code == 404
     assert server.inference.get("/v1/models").json() == {"models": ["chatty"]}

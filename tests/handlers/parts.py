@@ -1,3 +1,4 @@
+import json
 from typing import Any
 
 
@@ -20,6 +21,12 @@ class Stream:
     def send_together(parts: Any) -> None:
         for stream, part in parts:
             stream.parts.append(part)
+
+    def events(self, rest: bytes) -> list[Any]:
+        """The documents of all events, of which the last one says that it is the last."""
+        *events, done, nothing = b"".join([*self.parts, rest]).split(b"\n\n")
+        assert (done, nothing) == (b"data: [DONE]", b"")
+        return [json.loads(event.removeprefix(b"data: ")) for event in events]
 
     def is_cancelled(self, idx: int) -> bool:
         return False

@@ -51,8 +51,4 @@ class Bench:
         (answer,) = await self.handler.handle([{"body": body}], self.context._ms_of_request(state))
         if not isinstance(answer, bytes):
             return answer
-        if not fields.get("stream"):
-            return json.loads(answer)
-        lines = b"".join([*stream.parts, answer]).split(b"\n\n")
-        assert lines[-2:] == [b"data: [DONE]", b""]
-        return [json.loads(line.removeprefix(b"data: ")) for line in lines[:-2]]
+        return stream.events(answer) if fields.get("stream") else json.loads(answer)

@@ -19,30 +19,13 @@ DEADLY, FAILING = "die", "fail"
 IMPOSSIBLE = {"type": "nothing"}
 
 
-class VLLMClientError(Exception):
-    """A request that cannot be answered."""
-
-
-class GracefulHTTPError(Exception):
-    """The engine is full."""
-
-
-class EngineDeadError(Exception):
-    """The engine's process has ended."""
-
-
-class RequestOutputKind(Enum):
-    """Whether outputs hold everything so far, what is new, or come once."""
-
-    CUMULATIVE = 0
-    DELTA = 1
-    FINAL_ONLY = 2
-
-
-class UsageContext(Enum):
-    """Who makes the engine."""
-
-    OPENAI_API_SERVER = 0
+# A request that cannot be answered, an engine that is full, and one whose process has ended.
+VLLMClientError, GracefulHTTPError, EngineDeadError = (
+    type(name, (Exception,), {}) for name in ("VLLMClientError", "GracefulHTTPError", "EngineDeadError")
+)
+# Whether outputs hold everything so far, what is new, or come once.
+RequestOutputKind = Enum("RequestOutputKind", "CUMULATIVE DELTA FINAL_ONLY")
+UsageContext = Enum("UsageContext", "OPENAI_API_SERVER")
 
 
 @dataclass
@@ -312,13 +295,11 @@ class FlexibleArgumentParser(argparse.ArgumentParser):
 
 
 def make_arg_parser(parser):
-    parser.add_argument("--model")
-    parser.add_argument("--served-model-name", nargs="+")
-    parser.add_argument("--lora-modules", nargs="+")
-    parser.add_argument("--chat-template")
-    parser.add_argument("--tool-call-parser")
-    parser.add_argument("--response-role")
-    parser.add_argument("--default-chat-template-kwargs")
+    single = "model chat-template tool-call-parser response-role default-chat-template-kwargs"
+    for name in single.split():
+        parser.add_argument(f"--{name}")
+    for name in ("served-model-name", "lora-modules"):
+        parser.add_argument(f"--{name}", nargs="+")
     return parser
 
 

@@ -40,10 +40,7 @@ class Bench:
 
     async def events(self, endpoint=CHAT, **fields):
         """The documents of the events, without the last."""
-        rest = await self.send(endpoint, stream=True, **fields)
-        lines = b"".join([*self.stream.parts, rest]).split(b"\n\n")
-        assert lines[-2:] == [b"data: [DONE]", b""]
-        return [json.loads(line.removeprefix(b"data: ")) for line in lines[:-2]]
+        return self.stream.events(await self.send(endpoint, stream=True, **fields))
 
 
 class Words(modelserver.ChatModel):

@@ -35,13 +35,8 @@ def run(model, *rows, endpoint=EMBEDDINGS, parameters=None):
     context = Context("m", "/", None, 8, None, "0")
     model.initialize(context)
     count = len(rows)
-    context._ms_begin(
-        BatchState(
-            [str(n) for n in range(count)],
-            properties=[{"url_path": endpoint}] * count,
-            parameters=[lambda: parameters or {}] * count,
-        )
-    )
+    properties, options = [{"url_path": endpoint}] * count, [lambda: parameters or {}] * count
+    context._ms_begin(BatchState([str(n) for n in range(count)], properties=properties, parameters=options))
     return model.handle([{"body": row} for row in rows], context), context._ms_rejections
 
 

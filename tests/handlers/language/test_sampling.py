@@ -37,7 +37,6 @@ async def test_requests_become_sampling_parameters():
     ],
 )
 async def test_a_chat_may_use_the_rest_of_the_models_length(endpoint, fields, limit):
-    """A chat may use what the prompt leaves of the model's length."""
     bench = await Bench().start()
     await bench.whole(endpoint, **fields)
 

@@ -11,6 +11,7 @@ from modelserver_handlers.errors import ModelLoadError
 from modelserver_handlers.language.chat import CHAT, COMPLETIONS
 
 pytestmark = pytest.mark.usefixtures("pretended_vllm")
+NO_MODEL = "please define model in vllm_engine_config or model_path in handler"
 
 
 async def test_settings_are_torchserves(tmp_path):
@@ -52,18 +53,18 @@ async def test_version_that_is_not_tested_is_reported(monkeypatch):
     assert bench.context._ms_warnings == ["vLLM 0.99.1 is not a tested version (tested is 0.32)"]
 
 
-async def test_adapter_without_a_path_is_named():
-    with pytest.raises(ModelLoadError, match=r"lora_modules must name a path each: \['poet'\]"):
-        await Bench(vllm_engine_config={"lora_modules": ["poet"]}).start()
-
-
-async def test_missing_model_has_torchserves_message():
-    with pytest.raises(
-        ModelLoadError, match="please define model in vllm_engine_config or model_path in handler"
-    ):
-        await Bench(vllm_engine_config={"model": None}).start()
-    with pytest.raises(ModelLoadError, match="adapters must be a mapping"):
-        await Bench(adapters=["a"]).start()
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"vllm_engine_config": {"lora_modules": ["poet"]}}, r"must name a path each: \['poet'\]"),
+        ({"vllm_engine_config": {"model": None}}, NO_MODEL),
+        ({"adapters": ["a"]}, "adapters must be a mapping"),
+    ],
+)
+async def test_wrong_settings_are_reported(settings, message):
+    """A missing model in TorchServe's words."""
+    with pytest.raises(ModelLoadError, match=message):
+        await Bench(**settings).start()
 
 
 @pytest.mark.parametrize(("own", "method"), [(None, "spawn"), ("fork", "fork")])

@@ -57,9 +57,7 @@ class Bench:
 
     async def events(self, endpoint=CHAT, **fields):
         """The documents of the events, without the last."""
-        *events, done, nothing = (await self.send(endpoint, stream=True, **fields)).split("\n\n")
-        assert (done, nothing) == ("data: [DONE]", "")
-        return [json.loads(event.removeprefix("data: ")) for event in events]
+        return Stream().events((await self.send(endpoint, stream=True, **fields)).encode())
 
     async def rows(self, endpoint, *rows, **options):
         """The answers to rows of one request."""
