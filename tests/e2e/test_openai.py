@@ -286,13 +286,11 @@ def small(tmp_path_factory, model_store):
 
 
 def test_dying_worker_loses_no_request_that_nobody_has_seen(small, tmp_path):
-    """A stream that has begun ends with an error event; what had no byte yet is tried once more. The token is
-    the client's key.
-    """
+    """A stream that has begun ends with an error event; what had no byte yet is tried once more."""
     body = {"model": "chatty", "messages": say("die"), "stream": True}
     events = events_of(small.inference.post("/v1/chat/completions", json=body))
-    good = client_of(small, key=small.tokens()["inference"])
-    again = good.chat.completions.create(model="chatty", messages=say(f"once {tmp_path / 'whole'}"))
+    client = client_of(small, key=small.tokens()["inference"])
+    again = client.chat.completions.create(model="chatty", messages=say(f"once {tmp_path / 'whole'}"))
     body = {"model": "chatty", "messages": say(f"once {tmp_path / 'stream'}"), "stream": True}
     stream = small.inference.post("/v1/chat/completions", json=body)
 
