@@ -153,9 +153,7 @@ class Caller(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
         if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_exception(
-                ConnectionResetError(f"no answer, {len(self._received)} bytes of one")
-            )
+            self._waiting.set_exception(ConnectionResetError(f"no answer, {len(self._received)} bytes"))
 
 
 # Requests to the model ``witness``, which returns "model|row|call", and the rows of a response.

@@ -273,9 +273,7 @@ def v2_bodies() -> Iterator[Heavy]:
         "a shape without end",
         b'{"inputs":[{"name":"x","datatype":"FP32","shape":[%b],"data":[]}]}' % repeated(b"1"),
     )
-    yield of(
-        "nesting", b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":' + b"[" * SIZE + b"}]}"
-    )
+    yield of("nests", b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":' + b"[" * SIZE + b"}]}")
     yield of("a long text", b'{"id":"%b","inputs":[%b]}' % (b"i" * (SIZE - 200), one))
     raw = struct.pack("<I", 1) + b"x"
     count = SIZE // len(raw)

@@ -48,10 +48,8 @@ def build_store(folder: Path) -> Path:
     store.mkdir()
     for name in ("witness", "echo", "obey"):
         build_archive(ArchiveConfig(name, str(MODEL_CODE / f"{name}.py"), "1.0", export_path=store))
-    second = build_archive(
-        ArchiveConfig("witness", str(MODEL_CODE / "witness.py"), "2.0", export_path=folder)
-    )
-    second.rename(store / "witness-v2.mar")
+    later = build_archive(ArchiveConfig("witness", str(MODEL_CODE / "witness.py"), "2.0", export_path=folder))
+    later.rename(store / "witness-v2.mar")
     return store
 
 

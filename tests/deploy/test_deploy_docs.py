@@ -29,9 +29,7 @@ def test_what_kubectl_applies_is_there(words):
 
 
 def test_arguments_of_the_build_exist():
-    used = [
-        word.partition("=")[0] for words in lines(_DOCKER, "docker build") for word in words if "=" in word
-    ]
+    used = [each.partition("=")[0] for row in lines(_DOCKER, "docker build") for each in row if "=" in each]
 
     assert set(used) == {"TORCH_INDEX", "MODELSERVER_EXTRAS"}
     value = {name: text.strip('"') for name, text in re.findall(r"(?m)^ARG (\w+)=(.+)$", _RECIPE)}

@@ -61,9 +61,7 @@ def names_of(environment: Path) -> str:
 def record(chapter: Chapter, addresses: dict[str, tuple[str, int]]) -> None:
     """Plays a chapter and writes its recording, what differs from run to run masked."""
     began = time.monotonic()
-    answers = {
-        name: masked(answer) for name, answer in play(chapter, addresses, TORCHSERVES_ROLLBACK).items()
-    }
+    answers = {name: masked(each) for name, each in play(chapter, addresses, TORCHSERVES_ROLLBACK).items()}
     text = json.dumps(recording_of(chapter, answers), indent=1, ensure_ascii=False)
     (RECORDED / f"{chapter.name}.json").write_text(text + "\n", "utf-8")
     print(f"{chapter.name}: {len(answers)} answers in {time.monotonic() - began:.0f} s", flush=True)

@@ -115,9 +115,7 @@ def store_beside(model_store: Path, folder: Path) -> Path:
 
 def _children(process: psutil.Process) -> list[psutil.Process]:
     with contextlib.suppress(psutil.Error):
-        return [
-            each for each in process.children() if "modelserver.ext.cluster.node.agent" in command_of(each)
-        ]
+        return [p for p in process.children() if "modelserver.ext.cluster.node.agent" in command_of(p)]
     return []
 
 

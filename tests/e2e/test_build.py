@@ -40,9 +40,7 @@ def test_context_serves_its_model(tmp_path, capsys):
     subprocess.run([*pip, installed, wheel], check=True)
 
     settings = parse((target / "config.properties").read_bytes())
-    portable = {
-        key: value for key, value in settings.items() if "address" not in key and key != "model_store"
-    }
+    portable = {key: each for key, each in settings.items() if "address" not in key and key != "model_store"}
     home = Home(tmp_path / "home", {"PYTHONPATH": str(installed)})
     with serving(Server(home, target / "model-store", settings=portable)) as server:
         answer = server.inference.post("/predictions/doubler", json=21)

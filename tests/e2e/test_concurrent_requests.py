@@ -117,9 +117,7 @@ def test_a_client_that_leaves_cancels_its_call(calls, tmp_path):
 
 def test_nothing_is_left_behind(calls):
     """After all responses the server has no batch in flight (TorchServe leaks some)."""
-    wait_until(
-        lambda: calls.metric("modelserver_batches_in_flight", model_name="calls") == 0, "all is answered"
-    )
+    wait_until(lambda: calls.metric("modelserver_batches_in_flight", model_name="calls") == 0, "all is over")
     assert calls.metric("modelserver_queue_requests", model_name="calls") == 0
 
 

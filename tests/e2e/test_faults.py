@@ -162,9 +162,7 @@ def test_clients_that_leave_cost_their_batch_nothing(server, pool, when):
         staying = [pool.submit(server.predict, "obey", order) for order in orders]
     responses = [future.result(30) for future in staying]
 
-    assert {(response.status_code, response.headers["x-batch-size"]) for response in responses} == {
-        (200, "4")
-    }
+    assert {(each.status_code, each.headers["x-batch-size"]) for each in responses} == {(200, "4")}
     if when == "returning":
         assert [len(response.content) for response in responses] == [6_000_000] * 2
     else:

@@ -51,9 +51,7 @@ def test_a_worker_with_a_broken_gpu_is_replaced(server):
     server.registered("simulated.mar", model_name="poisoned", batch_size=1)
     first = server.predict("poisoned", b"good").text
     with ThreadPoolExecutor(9) as clients:
-        answers = list(
-            clients.map(lambda body: server.predict("poisoned", body), [b"poison", *[b"good"] * 8])
-        )
+        answers = list(clients.map(lambda x: server.predict("poisoned", x), [b"poison", *[b"good"] * 8]))
     again = server.predict("poisoned", b"good")
     wait_until(lambda: server.inference.get("/readyz").status_code == 200, "the server is ready")
     described = server.describe("poisoned")

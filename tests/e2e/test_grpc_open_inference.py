@@ -85,9 +85,7 @@ def test_raw_tensors_come_back_raw(client):
 
     reply = {"text": "ü", "whole": -3, "truth": True}
     answer = client.infer("mirror", [tensor("x", [1.0])], parameters=reply).get_response()
-    got = {
-        name: getattr(each, each.WhichOneof("parameter_choice")) for name, each in answer.parameters.items()
-    }
+    got = {name: getattr(p, p.WhichOneof("parameter_choice")) for name, p in answer.parameters.items()}
 
     assert got == reply
 

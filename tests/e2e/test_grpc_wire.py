@@ -155,6 +155,4 @@ def test_rapid_resets_are_cut_off(server, wire):
     assert is_cut_off(wire, calls)
 
     assert is_served(server)
-    wait_until(
-        lambda: server.metric("modelserver_queue_requests", model_name="echo") == 0, "all are forgotten"
-    )
+    wait_until(lambda: server.metric("modelserver_queue_requests", model_name="echo") == 0, "all are gone")

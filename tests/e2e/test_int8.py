@@ -72,9 +72,7 @@ def test_workers_share_int8_weights(server, folder):
     assert len(described["workers"]) == 2
     assert right_answers(server, "digits") > 0.9
     assert len(files) == 1
-    assert all(
-        str(files[0]) in {mapped.path for mapped in worker.memory_maps()} for worker in server.workers()
-    )
+    assert all(str(files[0]) in {each.path for each in worker.memory_maps()} for worker in server.workers())
 
 
 def test_an_archive_without_its_set_is_served_in_another_precision(server):

@@ -233,9 +233,7 @@ def test_replacement_waits_for_memory(tmp_path):
         assert server.predict("m", b"y").text.startswith("m|y|")
         assert server.management.get("/parking").json()["used"] <= 66 << 20
         assert server.management.put("/models/m", params={"pin": "false"}).status_code == 200
-        wait_until(
-            lambda: server.management.put("/models/m", params=new).status_code == 200, "it is replaced"
-        )
+        wait_until(lambda: server.management.put("/models/m", params=new).status_code == 200, "it is new")
 
         assert server.describe("m")["modelVersion"] == "2.0"
         assert server.predict("m", b"z").text.startswith("m|z|")

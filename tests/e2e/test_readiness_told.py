@@ -37,9 +37,7 @@ def test_probes_follow_the_models(server, model_store):
     assert probes(server, "late") == [200] * 6
 
     assert server.register("missing_module.mar", synchronous=False).status_code == 202
-    wait_until(
-        lambda: server.describe("missing_module")["workers"][0]["status"] == "FAILED", "it is given up"
-    )
+    wait_until(lambda: server.describe("missing_module")["workers"][0]["status"] == "FAILED", "it gives up")
     assert "surely_not_installed" in server.describe("missing_module")["workers"][0]["failure"]
     assert probes(server, "missing_module", "late") == [500, 200, 503, 503, 503, 503, 200, 200]
     assert server.inference.get("/ping").json() == {"status": "Unhealthy"}

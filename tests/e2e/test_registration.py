@@ -142,9 +142,7 @@ def test_requests_that_cannot_be_are_refused(shared_server, method, path, status
     assert refused[0] == status
     assert kind in (None, refused[1])
     assert message in refused[2]
-    assert [each["modelName"] for each in shared_server.management.get("/models").json()["models"]] == [
-        "echo"
-    ]
+    assert [m["modelName"] for m in shared_server.management.get("/models").json()["models"]] == ["echo"]
 
 
 def test_unusable_numbers_are_ignored_with_a_warning(shared_server, model_store, tmp_path):

@@ -112,9 +112,7 @@ def test_changed_files_are_taken_up(server, authority):
     key.write_bytes(new_key.read_bytes())
     wait_until(lambda: serial("management") != before, "it looks again")
 
-    wait_until(
-        lambda: serial("inference") == serial("management") == serial("metrics"), "front ends hear of it"
-    )
+    wait_until(lambda: serial("inference") == serial("management") == serial("metrics"), "front ends know it")
     for side in ("inference", "management"):
         port = int(str(server.settings[f"grpc_{side}_port"]))
         assert ssl.get_server_certificate(("127.0.0.1", port)) in new_chain.read_text()

@@ -75,9 +75,7 @@ def test_pictures_of_different_sizes_share_a_batch(make, begin, pictures):
         ]
         sure = [entry for entry in expected if entry[2] >= 0.5]
         assert [list(box) for box in answer] == [[label, "score"] for label, _, _ in sure]
-        assert [box[label] for box, (label, _, _) in zip(answer, sure, strict=True)] == [
-            b for _, b, _ in sure
-        ]
+        assert [box[label] for box, (label, *_) in zip(answer, sure, strict=True)] == [b for _, b, _ in sure]
         assert [box["score"] for box in answer] == pytest.approx([s.item() for _, _, s in sure], abs=1e-5)
 
 

@@ -186,9 +186,7 @@ def test_failures_are_named(logger, loop, records):
         for status in (200, 503):
             log.log("c", "POST", "/predictions/m", "1.1", status, 0.002, "id-7")
         log.close()
-    ends = [
-        line.rpartition('HTTP/1.1" ')[2] for record in records for line in record.getMessage().splitlines()
-    ]
+    ends = [line.rpartition('HTTP/1.1" ')[2] for each in records for line in each.getMessage().splitlines()]
 
     assert ends == ["200 2", "503 2 id-7", "200 2", "503 2"]
 

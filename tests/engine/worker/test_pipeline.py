@@ -119,9 +119,7 @@ def test_next_batch_is_prepared_while_one_runs(serve, handler):
     assert handler.events.index("prepare b id-b") < handler.events.index("complete a id-a")
     assert [(m.sequence, bodies) for m, bodies in sent if isinstance(m, Result)] == [(1, [b"A"]), (2, [b"B"])]
     assert set(handler.events) == {"prepare a id-a", "prepare b id-b", "complete a id-a", "complete b id-b"}
-    measured = [
-        m.request_id for result, _ in sent if isinstance(result, Result) for m in result.metrics or ()
-    ]
+    measured = [m.request_id for each, _ in sent if isinstance(each, Result) for m in each.metrics or ()]
     assert measured == ["id-a", "id-b"]
 
 

@@ -192,9 +192,7 @@ def test_never_more_than_memory_allows():
 
 def test_memory_that_others_take():
     """Where memory runs short workers go, down to the least, and come back when there is some."""
-    gone = Simulation(lambda _: 30.0, room=lambda count, now: (1 if 600 <= now < 900 else 8) - count).run(
-        1800
-    )
+    gone = Simulation(lambda _: 30.0, room=lambda count, at: (1 if 600 <= at < 900 else 8) - count).run(1800)
     during = [step for step in gone.steps if 600 <= step[0] < 900]
 
     assert {reason for *_, reason in during} == {MEMORY}

@@ -200,6 +200,4 @@ async def test_the_history_goes_on_after_a_look_that_failed(site, monkeypatch, c
     finally:
         running.cancel()
 
-    assert [record.getMessage() for record in caplog.records] == [
-        "The console's history could not be continued"
-    ]
+    assert [each.getMessage() for each in caplog.records] == ["The console's history could not be continued"]

@@ -145,6 +145,4 @@ def test_all_paths_of_the_server_are_known():
     paths = {each.path for each in routes} | {each.path for each in app.operations}
     firsts = {path.split("/")[1].lower() for path in paths if not re.match(r"/\{name\}/", path)}
 
-    assert {first.replace("{verb:wfpredict}", "wfpredict") for first in firsts} - {""} == RESERVED - {
-        "console"
-    }
+    assert {each.replace("{verb:wfpredict}", "wfpredict") for each in firsts} - {""} == RESERVED - {"console"}

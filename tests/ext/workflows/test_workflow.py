@@ -19,9 +19,7 @@ def workflow(text, load="at-start"):
 def test_what_the_specification_does_not_say_is_up_to_the_archive():
     """A delay of 50 ms, as TorchServe has it, only comes with a batch size."""
     flow = workflow("models: {m: {url: m.mar}, n: {url: n.mar, max-batch-delay: 0}}\ndag: {m: [n]}")
-    one, second = (
-        flow.registration(node, SavedWorkflow("w.war")) for node in flow.specification.nodes.values()
-    )
+    one, second = (flow.registration(n, SavedWorkflow("w.war")) for n in flow.specification.nodes.values())
 
     assert (one.batch_size, one.max_batch_delay, one.handler, one.trusted) == (None, None, None, False)
     assert second.max_batch_delay == 0

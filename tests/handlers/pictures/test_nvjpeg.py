@@ -76,9 +76,7 @@ def test_crops_are_the_processors(played, picture, encode):
     expected = [PROCESSING.pixels(open_picture(file, "RGB")) for file in files]
 
     assert played == [4]
-    assert all(
-        each is not None and torch.equal(crop, each) for crop, each in zip(crops, expected, strict=True)
-    )
+    assert all(one is not None and torch.equal(crop, one) for crop, one in zip(crops, expected, strict=True))
 
 
 def test_few_at_a_time_are_decoded_the_same(played, monkeypatch, picture, encode):

@@ -98,11 +98,9 @@ def test_a_deep_models_value_is_refused(tmp_path):
 
 def test_https_addresses_are_read(tmp_path):
     """Ports that are not named are TorchServe's for https."""
-    result = load(
-        tmp_path, "inference_address=https://0.0.0.0\nmanagement_address=https://127.0.0.1"
-    ).settings
-    assert str(result.inference_address) == "https://0.0.0.0:443"
-    assert str(result.management_address) == "https://127.0.0.1:8444"
+    made = load(tmp_path, "inference_address=https://0.0.0.0\nmanagement_address=https://127.0.0.1").settings
+    assert str(made.inference_address) == "https://0.0.0.0:443"
+    assert str(made.management_address) == "https://127.0.0.1:8444"
 
 
 @pytest.mark.parametrize(

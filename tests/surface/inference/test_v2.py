@@ -29,9 +29,7 @@ def test_each_row_travels_alone():
     rows = make_request(taken, model, "r", b"\x90", 0.0, None, explain=True).rows
 
     assert [bytes(each) for each in taken.bodies] == [b"\0", b"\1"]
-    assert [(row.request_id, row.kind, row.explain, row.size) for row in rows] == [
-        ("r", TENSORS, True, 1)
-    ] * 2
+    assert [(r.request_id, r.kind, r.explain, r.size) for r in rows] == [("r", TENSORS, True, 1)] * 2
     assert taken.without_inputs().request.inputs == []
 
 

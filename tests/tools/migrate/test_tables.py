@@ -19,6 +19,4 @@ def test_every_flag_of_torchserve_is_accepted():
 
 def test_other_defaults_are_other():
     """Where the page says that a default differs from TorchServe's, it does."""
-    assert [
-        name for name, reference in tables.OTHER_DEFAULTS.items() if KEYS[name].default == reference
-    ] == []
+    assert [name for name, value in tables.OTHER_DEFAULTS.items() if KEYS[name].default == value] == []
