@@ -90,9 +90,6 @@ def image_settings(home, environment=None):
     return load_settings({}, environment or {}, home)
 
 
-# Structure
-
-
 def test_stages_install_by_locks_from_one_slim_base():
     """The last stage copies the results of the others and makes the user; the one that installs packages,
     most of the image, depends on the lock and on arguments alone.
@@ -317,9 +314,6 @@ def test_health_is_checked_where_no_token_is_needed():
     }
 
 
-# Settings
-
-
 def test_only_inference_leaves_the_container(tmp_path):
     """Management and metrics stay on loopback (design 9; F63). ``docker run -e TS_…`` needs no file."""
     settings = image_settings(tmp_path).settings
@@ -379,9 +373,6 @@ def test_a_mounted_configuration_need_not_repeat_the_images(
     assert loaded.settings.load_all == is_all
     assert (loaded.settings.job_queue_bytes == 7) == reads_variables
     assert (loaded.warnings == ()) == reads_variables
-
-
-# Commands
 
 
 @pytest.mark.parametrize("command", _RUNS)

@@ -111,9 +111,6 @@ def extension_of(name):
     return parts[2] if parts[1:2] == ["ext"] and len(parts) > 2 else ""
 
 
-# Imports
-
-
 def test_the_rooms_are_those_of_the_design():
     """The server's package has the rooms of docs/architecture.md, and nothing else."""
     assert {module.room for module in modules()} == {*_ROOMS, *_PUBLIC, "modelserver_handlers"}
@@ -180,9 +177,6 @@ def test_no_file_imports_itself_by_way_of_others():
         left = {name: below for name, below in left.items() if name not in ends}
 
     assert sorted(left) == []
-
-
-# Descriptions
 
 
 def test_the_architecture_shows_the_house_as_it_is():
@@ -252,8 +246,6 @@ def test_handler_methods_are_described(name):
     assert [method.__qualname__ for method in methods if not inspect.getdoc(method)] == []
 
 
-# Sizes
-
 _SMALL = 60
 
 
@@ -276,9 +268,6 @@ def test_modules_have_their_tests():
             expected.add("/".join([*base, f"test_{module.strip('_')}.py"]))
 
     assert {test for test in expected if not (_ROOT / test).is_file()} == set()
-
-
-# Packaging
 
 
 def test_the_package_says_who_it_is():
@@ -360,9 +349,6 @@ def test_import_roots_hold_one_package(root):
 def test_the_changelog_has_a_section_for_what_comes():
     """Lines of a change have a place to go."""
     assert "\n## Unreleased\n" in (_ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-
-
-# Tests
 
 
 def test_tests_are_where_their_subject_is():

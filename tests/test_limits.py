@@ -160,9 +160,6 @@ def names(tree: ast.Module) -> Iterator[str]:
             yield node.arg
 
 
-# Lines
-
-
 def test_each_room_keeps_its_budget():
     """What does not fit takes something away first."""
     counts = lines_by_room()
@@ -185,8 +182,6 @@ def test_tests_keep_their_budget():
 
     assert lines <= _MOST_OF_TESTS
 
-
-# Sizes
 
 # Public methods and attributes of classes above the limits.
 _LARGER_CLASSES: Final[dict[str, tuple[int, int]]] = {
@@ -236,8 +231,6 @@ def test_functions_are_short():
 
     assert longer == {}
 
-
-# Words
 
 # Class names that several modules have, each for its own thing.
 _SHARED_NAMES: Final = {

@@ -109,9 +109,6 @@ def test_it_is_short():
     assert len(re.findall(r"<img|!\[", _README)) == 1
 
 
-# The two commands
-
-
 def test_the_first_command_installs_and_serves_the_embedded_model():
     command = block_under("Start")
     made, installed, started = commands(f"    {command}\n")
@@ -183,9 +180,6 @@ def test_torchserve_users_change_one_word():
 
     assert len(reference) == 1
     assert reference[0].arguments in [command.arguments for command in ours]
-
-
-# All commands in all texts
 
 
 def option(command, name):
@@ -282,9 +276,6 @@ def find_operation(paths, method, path):
         if re.fullmatch(pattern, path) and method.lower() in item:
             return item[method.lower()]
     return None
-
-
-# Links
 
 
 @pytest.mark.parametrize("name", [*_TEXTS, *_EXAMPLES])

@@ -80,9 +80,6 @@ def loaded(runtime, folder, monkeypatch, *more, **labels):
     return load_settings(setting_flags(options), environment, folder)
 
 
-# Schemas
-
-
 @pytest.mark.parametrize("name", _ALL)
 def test_kserves_resources_keep_to_the_published_schema(name):
     assert problems(_ALL[name]) == []
@@ -100,9 +97,6 @@ def test_a_wrong_inference_service_is_reported():
         "InferenceService.spec.predictor: there is no minReplica",
     ]
     assert len(problems(runtime)) == 1
-
-
-# Batching
 
 
 @pytest.mark.parametrize("name", _SERVICES)
@@ -142,9 +136,6 @@ def test_the_batcher_is_set_where_the_model_is():
     assert read.batcher == Batcher(32, 500, 60, frozenset({"max_batch_size", "max_latency", "timeout"}))
     assert _CONFIG["batcher"] == {"maxBatchSize": 32, "maxLatency": 500, "timeout": 60}
     assert predictor["timeout"] > _CONFIG["batcher"]["timeout"]
-
-
-# Runtimes
 
 
 def test_all_protocols_have_a_runtime():
@@ -210,9 +201,6 @@ def test_containers_are_what_kserve_expects(name):
     assert annotations["prometheus.kserve.io/path"] in describe_listener("metrics", "0")["paths"]
 
 
-# What the server makes of it
-
-
 @pytest.mark.parametrize("name", _RUNTIMES)
 def test_a_torchserve_layout_is_served_on_the_runtimes_port(name, tmp_path, monkeypatch):
     """Whatever the file says of addresses; its models, their names and their batches are the file's."""
@@ -265,9 +253,6 @@ def test_events_name_the_service(tmp_path, monkeypatch):
     assert settings.payload_log_url is None
     assert settings.payload_log_inference_service == "digits"
     assert settings.payload_log_component == "predictor"
-
-
-# Autoscaling
 
 
 def test_autoscalers_read_gauges_of_a_services_pods():

@@ -49,9 +49,6 @@ def configured(folder):
     return settings_of(folder, (KUBERNETES / made["files"][0]).read_text(encoding="utf-8"))
 
 
-# Schemas
-
-
 @pytest.mark.parametrize("name", [name for name in _ALL if "Kustomization" not in name])
 def test_resources_keep_to_the_published_schema(name):
     assert problems(_ALL[name]) == []
@@ -180,9 +177,6 @@ def test_the_network_policy_opens_the_ports_of_the_service():
     assert policy["egress"] == []
 
 
-# Settings of the server
-
-
 def test_the_settings_keep_management_in_the_pod(tmp_path):
     """Each key is known and has an effect; logs are only printed, without probes. All that others reach
     requires tokens, except for metrics and probes; models cannot be changed in single pods.
@@ -250,9 +244,6 @@ def test_there_is_time_to_drain(tmp_path):
     assert grace >= float(pause) + configured(tmp_path).settings.drain_timeout + _CLOSING
 
 
-# What the pod may do
-
-
 def test_the_pod_has_no_rights_that_it_does_not_need():
     """The image's user, not root; what the server writes lies in bounded volumes, the rest is read only."""
     dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
@@ -275,9 +266,6 @@ def test_the_pod_has_no_rights_that_it_does_not_need():
     assert unbounded_disk(pod()) == []
 
 
-# Tokens
-
-
 def test_the_secret_has_a_token_for_each_scope(tmp_path):
     """So that the server makes none and writes no file. Nobody serves with tokens of a public file."""
     secret = one("secret.yaml")
@@ -291,9 +279,6 @@ def test_the_secret_has_a_token_for_each_scope(tmp_path):
 
     with pytest.raises(ConfigError, match="at least 8 characters"):
         read_token_file(tmp_path)
-
-
-# What belongs together
 
 
 def test_autoscalers_scale_the_deployment_by_its_gauges():

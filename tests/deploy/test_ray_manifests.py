@@ -69,9 +69,6 @@ def test_everything_is_applied_together():
     assert sorted([*named, "kustomization.yaml"]) == sorted(path.name for path in RAY.glob("*.yaml"))
 
 
-# One image, one Ray, one token
-
-
 def test_all_run_one_image_and_one_version_of_ray():
     """In an environment that a login shell finds, since KubeRay starts Ray in one."""
     everywhere = [container(group["template"]["spec"]) for group in groups()]
@@ -104,9 +101,6 @@ def test_nobody_enters_the_cluster_without_its_token():
             "name": one("raycluster.yaml")["metadata"]["name"],
             "key": "auth_token",
         }
-
-
-# Who runs what
 
 
 def test_only_the_group_of_nodes_runs_workers(tmp_path):
@@ -155,9 +149,6 @@ def test_the_servers_pod_is_the_only_one_and_a_node():
     spec = one("deployment.yaml")["spec"]
 
     assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
-
-
-# Settings of the server
 
 
 def test_the_settings_are_the_servers(tmp_path):

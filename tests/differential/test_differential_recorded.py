@@ -88,9 +88,6 @@ def test_there_are_many():
     assert sum(len(chapter.calls) for chapter in chapters()) >= 400
 
 
-# Archives both ways
-
-
 def contents(archive):
     """The files of an archive, without the top folder that tar archives have."""
     if archive.is_dir():

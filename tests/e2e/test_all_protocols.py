@@ -163,9 +163,6 @@ def at_once(calls):
         return [future.result(PATIENCE) for future in [pool.submit(run, call) for call in calls]]
 
 
-# One queue
-
-
 def test_texts_of_all_protocols_share_a_batch(speaker):
     """A row is a row whoever brings it: those of every protocol are in one call, under one batch id."""
     reply = at_once([lambda ask=ask: ask(speaker, "texts", [ask.__name__]) for ask in TEXTS])
@@ -219,9 +216,6 @@ def test_random_traffic_gets_its_own_answers(speaker, seed):
     together = [{requests[place].ask for place in places} for places in sharers.values()]
     assert max(map(len, together)) >= 3
     assert set().union(*(each for each in together if len(each) > 1)) == set(TEXTS)
-
-
-# Anything
 
 
 ANY = settings(max_examples=50)

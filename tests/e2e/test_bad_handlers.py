@@ -23,8 +23,6 @@ def is_untouched(server):
     return server.predict("good").text == "good" and server.inference.get("/ping").status_code == 200
 
 
-# While they load
-
 CLASS = """
 import os, sys
 {imported}
@@ -108,8 +106,6 @@ def test_traceback_is_on_the_servers_own_output(server, model_store):
         assert len(lines) == 1
         assert "Its last output" not in server.home.output()
 
-
-# While they answer
 
 DEEDS = '''
 import atexit, builtins, gc, json, os, signal, sys, threading, time

@@ -195,9 +195,6 @@ def test_killed_server_places_its_models_anew(tmp_path, model_store):
         assert "Traceback" not in server.home.output()
 
 
-# -- what works as on the server's machine
-
-
 def test_worker_is_described_with_its_machine(server, model):
     """Node, pid and memory, also in log and metrics; megabytes of output are bounded, and it serves on."""
     name = model("obey")

@@ -220,9 +220,6 @@ RUN = {*HANDLERS, *_OTHERS, *SHELL, *CHECKS, BATCHER, *REPLAY, SERVE}
 _READ = ("yaml", "json", "properties", "console", "text")
 
 
-# All blocks
-
-
 def not_here(block):
     return any(line.startswith(tuple(NOT_HERE)) for line in block.text.splitlines())
 
@@ -297,9 +294,6 @@ def test_commands_in_a_console_are_ours(block):
             parser().parse_args(words[1 if words[0] in _PARSERS else 2 :])
         else:
             assert words[0] == "mkdir", line
-
-
-# Handlers
 
 
 @pytest.fixture(scope="module")
@@ -390,9 +384,6 @@ def test_picture_becomes_a_tensor_of_the_size_in_the_page():
     exec(BLOCKS[SMALL].text, scope)
 
     assert scope["Small"].image_processing(Image.new("RGB", (300, 200))).shape == (3, 160, 160)
-
-
-# Commands
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,9 +88,6 @@ def test_requests_of_a_killed_worker_fail(server):
     assert server.predict("three", {"name": "c", "turns": 1}).text == "c1 "
 
 
-# Asynchronous handlers
-
-
 def test_calls_overlap(calls):
     """Ten requests wait for each other in one worker: each can only end because all have begun."""
 
@@ -119,9 +116,6 @@ def test_nothing_is_left_behind(calls):
     """After all responses the server has no batch in flight (TorchServe leaks some)."""
     wait_until(lambda: calls.metric("modelserver_batches_in_flight", model_name="calls") == 0, "all is over")
     assert calls.metric("modelserver_queue_requests", model_name="calls") == 0
-
-
-# What is written about them
 
 
 @pytest.mark.parametrize(

@@ -54,9 +54,6 @@ class Container:
         return run_to_end(command, self.work, self.home.environment)
 
 
-# Kubernetes
-
-
 @pytest.fixture(scope="module")
 def pod(tmp_path_factory):
     """The Deployment's command with the ConfigMap's file, in a folder of the test's, with good tokens."""
@@ -124,9 +121,6 @@ def test_nothing_is_written_beside_the_volumes(pod):
     printed = [line for line in pod.home.output().splitlines() if "/v2/health" in line]
     # Those that failed while the model loaded are printed.
     assert [line for line in printed if " 503 " not in line] == []
-
-
-# KServe
 
 
 @pytest.fixture(scope="module")

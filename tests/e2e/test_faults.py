@@ -86,9 +86,6 @@ def test_clock_that_jumps_expires_nothing(start_server, tmp_path, pool):
     assert server.metric("modelserver_expired_total") == 0
 
 
-# Crowds
-
-
 @pytest.fixture
 def descriptors():
     """Raises this process's soft limit of open files for a test; gives the limit."""
@@ -128,9 +125,6 @@ def test_idle_server_needs_no_processor(start_server):
     time.sleep(6)
 
     assert max(cpu(process) - spent for process, spent in zip(processes, before, strict=True)) < 0.06
-
-
-# Clients that leave
 
 
 @pytest.mark.parametrize("when", ["forming", "running", "returning"])
@@ -173,9 +167,6 @@ def test_clients_that_leave_cost_their_batch_nothing(server, pool, when):
     assert cancelled == (0 if when == "returning" else 2)
     assert server.metric("modelserver_batch_size_count", model_name="obey") == 1
     assert server.metric("modelserver_batch_size_sum", model_name="obey") == 4
-
-
-# Disks and models
 
 
 def test_server_without_its_folders_serves_what_it_has(start_server, tmp_path, model_store):
@@ -279,9 +270,6 @@ def test_last_change_counts(server, pool):
     elif not workers:
         assert server.management.put("/models/contested?min_worker=1&synchronous=true").status_code == 200
     assert server.predict("contested", b"x").content == b"x"
-
-
-# Processes
 
 
 def test_handler_may_have_processes_of_its_own(server):

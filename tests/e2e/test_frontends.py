@@ -225,9 +225,6 @@ def ignores_sigterm(process):
     return bool(int(ignored, 16) & 1 << signal.SIGTERM - 1)
 
 
-# Servers of their own
-
-
 def test_all_addresses_may_be_one(start_server, tmp_path):
     """Management and metrics work behind front ends that share the address; so does a socket file."""
     path = tmp_path / "s"

@@ -82,9 +82,6 @@ def occupied(server, inference, seconds):
     return calls
 
 
-# Predictions
-
-
 def test_handler_gets_the_fields_of_a_call(server, inference):
     """Bytes under the names of the map, and no headers but their types; a ping returns REST's text."""
     for version in ("", "1.0"):
@@ -166,9 +163,6 @@ def test_message_above_limit_is_resource_exhausted(inference):
     assert ending(lambda: call(100001))[0] == "RESOURCE_EXHAUSTED"
 
 
-# Streams
-
-
 def test_stream_ends_with_its_parts_or_its_failure(inference):
     """Parts are messages, no parts are one; after a failure what came before is there, then the status."""
     answers = inference.StreamPredictions(predict("fields", parts=b"3"))
@@ -212,9 +206,6 @@ def test_stream_continues_sequences(inference):
     (answer,) = inference.StreamPredictions2(asking("summing", {"add": 1}))
     assert answer.sequence_id.startswith("ts-seq-")
     assert json.loads(answer.prediction)["id"] == answer.sequence_id
-
-
-# Management
 
 
 def test_model_is_managed_with_rests_texts(management):
@@ -322,9 +313,6 @@ def test_workers_that_do_not_start_fail_the_call(management):
     assert ending(lambda: management.DescribeModel(described))[0] == "NOT_FOUND"
 
 
-# Health, reflection, logs
-
-
 def test_reflection_lists_services_and_messages(server):
     with channel(server, "inference") as to:
         outcome = ProtoReflectionDescriptorDatabase(to)
@@ -339,9 +327,6 @@ def test_reflection_lists_services_and_messages(server):
         assert (
             pool.FindMessageTypeByName(f"{INFERENCE}PredictionResponse").fields_by_name["status"].number == 3
         )
-
-
-# Servers of their own
 
 
 def test_stopping_server_finishes_accepted_calls(tmp_path, model_store):

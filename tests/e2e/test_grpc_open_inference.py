@@ -70,9 +70,6 @@ def infer(service, model="mirror", timeout=PATIENCE, **fields):
     return service.ModelInfer(oip("ModelInferRequest", model_name=model, **fields), timeout=timeout)
 
 
-# Triton's client
-
-
 def test_raw_tensors_come_back_raw(client):
     """With type and shape; parameters of a handler have types; a BYTES element is a prediction's body."""
     tensors = [numpy.array([[0, 1, 1], [1, 0, 1]], dtype) for dtype in DTYPES]
@@ -110,9 +107,6 @@ def test_repository_lists_loads_and_unloads(server, client, service):
     assert (answer.model_name, answer.isLoaded) == ("echo", True)
     gone = service.RepositoryModelUnload(oip("RepositoryModelUnloadRequest", repository_name="echo"))
     assert (gone.model_name, gone.isUnloaded) == ("echo", True)
-
-
-# By hand
 
 
 SHAPE = "input 'x': shape is [1, 3], the model takes [-1, 2]"

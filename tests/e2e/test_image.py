@@ -199,9 +199,6 @@ def container(engine, store):
     return Container(engine, *store, IMAGE).ready()
 
 
-# What is in it
-
-
 def test_labels_say_what_it_was_made_from(engine):
     """They name its version, commit, date and base."""
     config = engine.inspect("image", IMAGE)["Config"]
@@ -266,9 +263,6 @@ def test_commands_run_with_their_exit_status(engine, command, output):
 
     assert output in done.stdout
     assert done.returncode == (3 if "exit 3" in command[-1] else 0)
-
-
-# How it lives
 
 
 def test_it_serves_and_reaps(container):
@@ -358,9 +352,6 @@ def test_as_kserve_starts_it(engine, store):
 
     assert started.python(ASK, "0") == "awake"
     engine.run("rm", "--force", "--time", 0, started.id)
-
-
-# The image of one model
 
 
 def test_image_of_one_model_is_built_and_serves(engine, tmp_path):

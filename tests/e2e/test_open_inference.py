@@ -76,9 +76,6 @@ def together(*calls):
         return [future.result(20) for future in [pool.submit(call) for call in calls]]
 
 
-# Inference
-
-
 @pytest.mark.parametrize("datatype", [*NUMPY, "BYTES"])
 def test_tensors_come_back_in_each_form(client, datatype):
     if datatype == "BYTES":
@@ -163,9 +160,6 @@ def test_requests_name_versions_and_may_be_raw(server):
     assert json.loads(answer.content[length + 4 :]) == {"width": 4, "height": 3}
 
 
-# What handlers get and give
-
-
 def png(width, height):
     content = io.BytesIO()
     Image.new("RGB", (width, height)).save(content, "PNG")
@@ -183,9 +177,6 @@ def test_bytes_elements_become_rows(client, server):
     assert binary == [{"width": 4, "height": 3}, {"width": 5, "height": 2}]
     assert json.loads(text.json()["outputs"][0]["data"][0]) == {"width": 7, "height": 1}
     assert server.predict("sized", png(4, 3)).json() == binary[0]
-
-
-# Errors
 
 
 def test_errors_are_json_with_their_status(server):
@@ -244,9 +235,6 @@ def strings(*values):
     return an_input("x", "BYTES", [len(values)], list(values))
 
 
-# A signature
-
-
 X = an_input("x", "FP32", [1, 2], [1, 2])
 Y = an_input("y", "INT64", [1], [1])
 
@@ -276,9 +264,6 @@ def test_model_with_signature_takes_and_describes_what_it_says(server, client):
     assert (bare["inputs"], bare["outputs"]) == ([], [])
 
 
-# The server
-
-
 def test_health_and_metadata_describe_the_server(client, server):
     """Server and models are live, ready or not; models that should have no workers do not count."""
     server.registered("rows.mar", model_name="resting", initial_workers=0)
@@ -301,9 +286,6 @@ def test_health_and_metadata_describe_the_server(client, server):
         extensions = {"binary_tensor_data", "model_repository", "model_repository_extension"}
         assert extensions <= set(metadata.json()["extensions"])
     assert {"mirror", "typed"} <= set(get("/v2/models").json()["models"])
-
-
-# The repository
 
 
 def states(client):
@@ -360,9 +342,6 @@ def test_broken_or_foreign_models_are_refused(server):
     missing = server.inference.post("/v2/repository/models/missing/unload", json={})
     assert missing.status_code == 404
     assert missing.json()["error"].startswith("Model with name missing does not exist. There are: ")
-
-
-# Other ways to the handler
 
 
 def test_bodies_that_are_not_split(server):

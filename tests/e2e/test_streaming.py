@@ -148,9 +148,6 @@ def test_a_handler_that_is_quicker_than_its_client(server):
         assert client.chunks() == []
 
 
-# What is written about it
-
-
 def test_the_example_streams(server):
     """examples/streaming answers word by word, the same for the same seed, and refuses what is no request."""
     folder = ROOT / "examples" / "streaming"

@@ -106,9 +106,6 @@ def refuses(ask, reason):
     return str(caught.value)
 
 
-# All of the clients' methods
-
-
 def methods_of(module):
     outcome = pytest.importorskip(f"tritonclient.{module}").InferenceServerClient
     return {name for name in dir(outcome) if not name.startswith("_")}
@@ -200,9 +197,6 @@ def test_a_stream_has_one_answer_per_request(server):
     assert [error for _, error in answers] == [None] * 3
 
 
-# What they tell
-
-
 def test_both_clients_read_the_same_facts(client):
     extensions = as_dict(client.get_server_metadata())["extensions"]
     config = as_dict(client.get_model_config("double"))
@@ -249,9 +243,6 @@ def test_statistics_count_requests_by_batch_size(client, kind, server):
     refuses(lambda: client.get_model_config(name), r"does not exist|not found")
 
 
-# Classes
-
-
 def test_classification_returns_the_highest_values(client, kind, server):
     """Of each row, best first, with the model's labels; all if there are fewer."""
     values = kind.InferInput("x", [2, 4], "FP32")
@@ -265,9 +256,6 @@ def test_classification_returns_the_highest_values(client, kind, server):
     assert result.as_numpy("y").shape == (2, 4)
     assert result.as_numpy("y")[0].tolist() == [b"4:3", b"3.3:1", b"1:0", b"0:2"]
     assert "classification" in as_dict(client.get_server_metadata())["extensions"]
-
-
-# Shared memory
 
 
 def shared_input(kind, name, region, shape, datatype, size):

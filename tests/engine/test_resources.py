@@ -100,9 +100,6 @@ def test_seconds_of_processors_are_read(tmp_path):
     assert resources.cpu_seconds(tmp_path / "old", tmp_path / "own") == 1.5
 
 
-# Usable processors
-
-
 def _version_1(folder, quota):
     return {f"{folder}/cpu.cfs_quota_us": f"{quota}\n", f"{folder}/cpu.cfs_period_us": "100000\n"}
 

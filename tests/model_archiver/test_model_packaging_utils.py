@@ -125,9 +125,6 @@ def test_manifests_are_made_of_parts(workplace):
         Manifest("java", model)
 
 
-# The steps
-
-
 def test_steps_make_the_same_archive(workplace):
     ModelArchiver.generate_model_archive(config(archive_format="zip-store"))
     folder = ModelExportUtils.copy_artifacts(

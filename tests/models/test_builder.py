@@ -189,9 +189,6 @@ async def test_gpus_that_came_after_the_start_are_used(prepare, monkeypatch):
     assert [model.pool.crew.devices.assign() for _ in range(3)] == [1, 0, 1]
 
 
-# Several processes or devices
-
-
 @pytest.mark.parametrize(
     ("config", "processes", "broadcast", "groups"),
     [
@@ -263,9 +260,6 @@ async def test_ranks_take_whole_batches(prepare, store, mode):
     write(store / "one", f"parallelType: custom\nparallelLevel: 2\n{mode}: true")
 
     assert (await prepare("one")).options.processes == 0
-
-
-# Packages of its own
 
 
 async def test_requirements_are_not_installed_unasked(prepare, store, caplog):

@@ -129,9 +129,6 @@ def test_as_many_workers_as_there_are(bounds, count):
     assert worker_count(running(workers=(3, 8)), after) == count
 
 
-# Taking the place
-
-
 async def replacing(registry, before, url, **more):
     built = registry.builder.built
     count = len(built)

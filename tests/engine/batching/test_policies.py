@@ -40,9 +40,6 @@ def learned(policy, a, b, gap, until=100.0):
     return policy
 
 
-# -- names
-
-
 def test_policies_are_made_by_name():
     for name, kind in (("window", Window), ("adaptive", Adaptive), ("greedy", Greedy)):
         policy = make_policy(name, 0.5)
@@ -54,9 +51,6 @@ def test_policies_are_made_by_name():
         make_policy("fixed", 1.0)
 
 
-# -- window and greedy
-
-
 def test_window_and_greedy_ignore_what_was_learned():
     window, greedy = Window(0.5), Greedy()
     for policy in (window, greedy):
@@ -66,9 +60,6 @@ def test_window_and_greedy_ignore_what_was_learned():
     assert window.due(one_idle(3, oldest=10.0, newest=10.4), now=10.4) == 10.5
     assert window.due(Waiting(1, 10.0, 10.0, idle_workers=3), now=12.0) == 10.5
     assert greedy.due(one_idle(1, 5.0, 5.0), now=5.0) == 5.0
-
-
-# -- what adaptive learns
 
 
 @given(
@@ -234,9 +225,6 @@ def test_silence_says_nothing_about_returns():
     assert estimate.share == 1.0
 
 
-# -- when adaptive holds
-
-
 def test_adaptive_without_knowledge_is_greedy():
     policy = Adaptive(1.0)
     assert policy.due(one_idle(1, 0.0, 0.0), now=0.0) == 0.0
@@ -388,9 +376,6 @@ def test_adaptive_counts_its_cap_from_the_oldest():
     policy = learned(Adaptive(0.004), 0.050, 0.001, 0.001)
 
     assert policy.due(one_idle(2, 99.998, 100.0), now=100.0) == pytest.approx(100.002)
-
-
-# -- adaptive in the loop
 
 
 @dataclass(order=True)

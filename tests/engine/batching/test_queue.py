@@ -229,9 +229,6 @@ def test_batch_that_comes_back_goes_before_what_came_after_it():
     assert taken == [["00", "30"], ["10", "40"], ["20"], ["50"]]
 
 
-# Batch size and policy change while requests wait
-
-
 def answer(batch):
     """Each instance is answered with the name of its request and its place there."""
     for parcel in batch.parcels:
@@ -276,9 +273,6 @@ def test_policy_follows_the_limits():
     sut.reconfigure(8, Greedy())
 
     assert sut.take(1.0, 1).size == 2
-
-
-# Tickets
 
 
 def tickets(idle, batch_size=4):

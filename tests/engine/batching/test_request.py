@@ -85,9 +85,6 @@ def test_time_of_a_request_is_that_in_batches_or_waiting():
     assert (request.began, request.handler_time, request.queued) == (1.5, 6.0, 0.5)
 
 
-# What became of the rows
-
-
 def ended(*answers, kind=BODY):
     """A request whose rows have these answers."""
     request = Request("id", [Row("id", 0, kind)] * len(answers), [b""] * len(answers), 0.0)

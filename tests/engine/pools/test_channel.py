@@ -104,9 +104,6 @@ async def test_an_orderly_end_has_no_reason(ends):
     assert ends.lost == [None]
 
 
-# Bytes in an arena
-
-
 class SharingEnds(Ends):
     """A channel with an arena, and the worker's side of it."""
 

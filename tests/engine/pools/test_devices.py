@@ -45,9 +45,6 @@ def test_groups_are_assigned_in_turn():
     assert groups_of([0], 2) == []
 
 
-# -- finding them
-
-
 @pytest.mark.parametrize(
     ("number", "count", "expected"), [(None, 2, 2), (1, 2, 1), (4, 2, 2), (0, 2, 0), (None, 0, 0)]
 )

@@ -181,9 +181,6 @@ async def test_what_an_agent_has_read(reader, caplog):
     assert caplog.messages == lines
 
 
-# Lines in which TorchServe's workers report metrics
-
-
 HOST = "#hostname:h,1700000000"
 
 

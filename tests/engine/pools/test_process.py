@@ -209,9 +209,6 @@ async def test_process_without_an_arena_answers(tmp_path, monkeypatch):
     assert (await talk.process.wait()).startswith("was killed by SIGKILL")
 
 
-# Kills for memory
-
-
 class Group:
     """A control group that counts, and a clock."""
 

@@ -62,9 +62,6 @@ def batch(sequence=0):
     return Predict(sequence, [Row("r", 1)])
 
 
-# What the processes are started with
-
-
 async def test_each_rank_gets_its_variables(start, stage):
     """Each process finds what torchrun would tell it, and a port to meet at (reference 18.1)."""
     await start(3)
@@ -117,9 +114,6 @@ def test_visible_devices_are_the_servers(server, display):
     assert visible((), server) == {}
 
 
-# Loading
-
-
 async def test_loaded_when_all_are(start, stage, listener):
     """The slowest rank counts; what the handler is, rank 0 says."""
     await start(2)
@@ -155,9 +149,6 @@ async def test_one_that_cannot_be_started(spec, stage, listener, monkeypatch):
         await launch_ranks(replace(spec, ranks=Ranks(2)), "w", listener.hear, listener.lost.append)
 
     assert [process.killed for process in stage.processes] == [True]
-
-
-# Batches
 
 
 @pytest.mark.parametrize(("broadcast", "batches"), [(True, [1, 1]), (False, [1, 0])])
@@ -208,9 +199,6 @@ async def test_a_batch_that_fails_at_another_rank(start, stage, listener, monkey
 
     assert await group.wait() == "lost rank 1, which was killed by SIGKILL"
     assert one.killed
-
-
-# Ends
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])

@@ -317,9 +317,6 @@ def test_several_workers_each_run_as_many_at_once_as_they_may(monkeypatch):
     play(main, World())
 
 
-# -- workers on other machines
-
-
 @played(2, round_trips=[0.01, 0.01])
 async def test_workers_elsewhere_stay_busy(world, pool):
     await answered([world.ask(pool, 0.05) for _ in range(2)])

@@ -71,9 +71,6 @@ def test_what_a_worker_has_beside_its_machines_variables():
     assert "OMP_NUM_THREADS" not in spec().own_environment()
 
 
-# The variables of workers
-
-
 OURS = {ALLOCATOR: "expandable_segments:True"}
 
 

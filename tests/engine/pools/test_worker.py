@@ -521,9 +521,6 @@ async def test_loading_takes_turns(stage, spec, times, owner):
         await worker.stop(0.01)
 
 
-# Answers in parts
-
-
 def part(sequence, text):
     return Parts([sequence], [0], [Answer(len(text))]), [text]
 
@@ -539,9 +536,6 @@ async def test_each_part_restarts_the_response_timeout(start, stage, owner):
     await stage.enter(2)
 
     assert isinstance(owner.lost[0][2], ResponseTimeout)
-
-
-# Many batches at a time
 
 
 async def test_concurrent_batches_are_answered_in_any_order(start, owner):

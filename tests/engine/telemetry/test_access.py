@@ -200,9 +200,6 @@ def test_only_what_may_be_a_check_is_counted_with_its_target(logger):
     assert counted == [(200,), (200, "/ping"), (200, "/ping")]
 
 
-# Which requests are health checks
-
-
 @pytest.mark.parametrize(
     ("target", "path"),
     [

@@ -102,9 +102,6 @@ def test_files_are_as_they_are_without(tmp_path):
     assert all(line.startswith("    ") for line in server[1:])
 
 
-# Tracebacks that are repeated
-
-
 class Log:
     """What a logger with the filter lets through, by a clock that stands."""
 

@@ -116,9 +116,6 @@ def gpus(nvml):
     return Gpus(patience=3600)
 
 
-# -- which there are
-
-
 @pytest.mark.parametrize(
     ("visible", "seen"),
     [
@@ -180,9 +177,6 @@ def test_number_of_gpu_is_an_upper_bound(gpus):
     assert SystemMonitor(number_of_gpu=0, gpus=gpus).read().gpus == ()
 
 
-# -- what is read
-
-
 def test_usage_and_memory_are_of_the_visible_gpus(nvml):
     gpus = Gpus(visible="2,1", patience=3600)
     first, second = gpus.read()
@@ -226,9 +220,6 @@ def test_a_lost_gpu_hides_no_other_and_keeps_its_place(nvml, gpus):
     readings = Gpus(visible="0,2", patience=3600).read()
 
     assert [each and each.memory_used_mb for each in readings] == [None, 3072]
-
-
-# -- drivers that cannot be used
 
 
 def test_why_there_is_no_gpu_is_named(nvml, monkeypatch):
@@ -304,9 +295,6 @@ def test_an_error_keeps_the_last_readings(gpus, monkeypatch, caplog, nvml):
     monkeypatch.setattr(nvml, "nvmlDeviceGetCount", Mock(side_effect=OSError("no descriptors left")))
     assert gpus.read() == before
     assert "no descriptors left" in caplog.text
-
-
-# -- drivers that hang
 
 
 async def test_a_driver_that_hangs_delays_nobody(nvml, caplog):

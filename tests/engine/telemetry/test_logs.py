@@ -266,9 +266,6 @@ def test_bad_config_is_refused(tmp_path, name, content):
         setup_logging(tmp_path, log_config=path)
 
 
-# Texts of lines
-
-
 @given(st.text())
 def test_further_lines_are_escaped_or_indented(text):
     """No text makes a second line or a terminal control, or passes for a line of its own (F13)."""

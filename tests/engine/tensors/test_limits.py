@@ -58,9 +58,6 @@ def test_requests_are_held_to_them(what, count):
         encode_request(more, str(len(more)), limits)
 
 
-# What is light enough for the event loop
-
-
 @pytest.mark.parametrize("mark", [b",", b"[", b"{"])
 def test_json_of_many_elements_or_much_text_is_heavy(mark):
     assert weight.is_heavy_json(mark * 20_000)

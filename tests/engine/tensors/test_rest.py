@@ -43,9 +43,6 @@ def tensor(name, values, datatype="FP32"):
     return OutputTensor(name, datatype, (len(values),), [pack(datatype, [value]) for value in values])
 
 
-# Requests
-
-
 def test_json_is_read():
     request = decode_request(body(an_input(), id="7", parameters={"a": 1}, model_name="m"), None)
     (x,) = request.inputs
@@ -261,9 +258,6 @@ def test_any_bytes_are_read_or_refused(content, header):
         decode_request(content, header, [])
 
 
-# Rows
-
-
 @given(st.sampled_from(sorted(DATATYPES)), st.integers(0, 5), st.lists(st.integers(0, 3), max_size=2))
 def test_tensors_are_split_into_rows(datatype, count, trailing):
     shape = (count, *trailing)
@@ -286,9 +280,6 @@ def test_bytes_are_split_into_rows(values):
 
 def test_rows_without_elements_are_empty():
     assert [bytes(row) for row in Tensor("x", "BYTES", (3, 0), memoryview(b"")).rows()] == [b""] * 3
-
-
-# Responses
 
 
 def answer(request, *outputs):

@@ -129,9 +129,6 @@ def test_rows_that_are_not_of_the_form(row):
         separate(Form((InputForm("w", "BYTES", ()),)), memoryview(row))
 
 
-# Answers
-
-
 def answer(name, datatype, shape, values):
     return pack_answer([(OutputForm(name, datatype, shape), pack(datatype, values))])
 

@@ -36,9 +36,6 @@ def decode(body, memory, **more):
     return decode_request(body, None, memory=memory, **more)
 
 
-# Inputs
-
-
 @pytest.mark.parametrize("by_helper", [False, True])
 def test_inputs_and_parts_of_regions_are_read(shared, by_helper):
     memory = shared.memory
@@ -124,9 +121,6 @@ def test_for_models_that_get_bodies_whole(shared):
 
     assert json.loads(body)["inputs"][0]["data"] == [1, 2, 3, 4]
     assert encode_request(b"{}", None, memory=shared.memory) == b"{}"
-
-
-# Outputs
 
 
 def asking(shared, size, offset=0):

@@ -159,9 +159,6 @@ def test_memory_that_is_gone_is_an_error_for_the_server():
         half.incoming.take(0, 1000)
 
 
-# Memory
-
-
 @BOTH_WAYS
 def test_memory_is_used_when_written_and_released_at_rest(half):
     assert half.memory == 0
@@ -207,9 +204,6 @@ def test_half_a_block_is_none(monkeypatch):
         patch.setattr(os, "pwritev", lambda *_: 10)
         assert half.out.put([b"x" * 100], 100) is None
     os.close(half.file)
-
-
-# The file
 
 
 def test_new_arena_takes_no_memory(arena):

@@ -244,9 +244,6 @@ def test_frame_that_does_not_fit_its_length_field_is_refused():
         encode(Predict(1, []), [Huge()])
 
 
-# Bytes in an arena
-
-
 @pytest.fixture
 def arenas():
     """The server's side of an arena, and the worker's."""

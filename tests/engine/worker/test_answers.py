@@ -129,9 +129,6 @@ def test_values_beyond_json_do_not_depend_on_their_letters(value, wrapped):
     assert json.loads(content) == [text, wrapped]
 
 
-# -- V1
-
-
 @pytest.mark.parametrize(
     ("value", "content"),
     [

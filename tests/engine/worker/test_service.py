@@ -104,9 +104,6 @@ def quiet(capsys):
     """Failures print tracebacks; the tests that look at them ask for them."""
 
 
-# -- plain batches
-
-
 def test_a_handler_may_turn_decoding_off(monkeypatch):
     """The environment is read at each batch: handlers set the variable while they are imported."""
     bench = Bench(lambda data, context: [type(row["body"]).__name__ for row in data])
@@ -136,9 +133,6 @@ def test_answers_have_the_form_of_their_protocol():
     assert bench.run([b"1"], INSTANCE) == [(Answer(6, 200, "application/json"), b'"text"')]
     assert bench.run([b"1"], BODY) == [(Answer(4, 200, TEXT), b"text")]
     assert [answer.content_type for answer, _ in untyped.run([b""] * 3)] == ["", "", "application/json"]
-
-
-# -- what a handler sees
 
 
 def test_parameters_reach_the_handler():
@@ -301,9 +295,6 @@ def test_rows_are_answered_by_a_handler_that_breaks_the_contract_for_some():
     assert [content for _, content in single.run([b"a", b"b", b"c"])] == [b"a", b"b", b"c"]
 
 
-# -- exceptions with a meaning
-
-
 @pytest.mark.parametrize(
     ("code", "status"), [(404, 404), (599, 599), (413, 507), (42, 500), (100_000, 500), (-1, 500)]
 )
@@ -347,9 +338,6 @@ def test_instances_are_answered_with_the_exception(error, text):
 
     assert (answer.status, answer.failed, content) == (500, True, text.encode())
     assert answer.cause.startswith(type(error).__name__)
-
-
-# -- rows that cannot be read, rejections
 
 
 def test_unreadable_row_is_a_bad_request_and_the_others_run():
@@ -406,9 +394,6 @@ def test_rejection_counts_when_the_call_fails_for_it():
     answers = Bench(handler).run([b"a", b"poison", b"c"])
 
     assert [(a.status, c) for a, c in answers] == [(200, b"a"), (400, b"no picture"), (200, b"c")]
-
-
-# -- the answer's status, headers and size
 
 
 def test_status_headers_and_type_are_per_row():
@@ -511,9 +496,6 @@ def test_answer_over_the_limit_fails_alone():
     assert b"11 bytes, max_response_size allows 10" in content
 
 
-# -- metrics
-
-
 def test_metrics_and_phases_travel_with_the_answers():
     def handler(data, context):
         context.metrics.add_counter("seen", len(data), 0)
@@ -528,9 +510,6 @@ def test_metrics_and_phases_travel_with_the_answers():
     assert bench.message.phases == (2.0, 4.0, 1.0)
     bench.run([b"a"])
     assert len(bench.message.metrics or ()) == 1
-
-
-# -- failures that are shown to clients
 
 
 WHERE = "(h.py, line 2, in handle)"
@@ -567,9 +546,6 @@ def test_exposed_failures_say_what_and_where_with_a_hint(tmp_path, line, kind, s
     if line.startswith(("raise ValueError", "raise Prediction")):
         assert content.decode() == words
     assert words in content.decode()
-
-
-# -- GPUs that break
 
 
 def poisoning(gpus):
@@ -675,9 +651,6 @@ def test_an_error_that_the_gpu_survives_is_as_before(gpus):
     assert bench.statuses([b"a", b"cuda"]) == [507, 507]
     assert bench.statuses([b"a", b"cudnn"]) == [200, 503]
     assert bench.service.broken is None
-
-
-# -- GPUs that are full
 
 
 def greedy(gpus):

@@ -325,9 +325,6 @@ def test_large_part_is_a_message_of_its_own():
     assert one.state.rejections.keys() == {0}
 
 
-# Generators
-
-
 def test_generators_take_turns():
     def count(name, turns):
         for turn in range(turns):
@@ -374,8 +371,6 @@ def test_generators_of_clients_that_left_are_closed(gone):
     assert bench.parts()[0] == [b"a"] * 3
     assert bench.parts()[1] == [b"b"] * (3 if gone == [0, 1] else 5)
 
-
-# Order
 
 STEPS = st.lists(st.lists(st.booleans(), min_size=4, max_size=4), max_size=12)
 

@@ -96,9 +96,6 @@ def look(autoscaler, start, seconds):
     return now
 
 
-# -- costs nothing when off
-
-
 async def test_timer_stops_without_pools(make, autoscaler, counts):
     pool = await make(rule=None)
     assert autoscaler.idle
@@ -133,9 +130,6 @@ async def test_the_timer_makes_decisions(make, autoscaler):
 
     await until(lambda: pool.crew.autoscaling.decision)
     assert not autoscaler.idle
-
-
-# -- up and down
 
 
 async def test_pool_scales_up_and_down(make, stage, autoscaler, counts, caplog):
@@ -198,9 +192,6 @@ async def test_one_that_breaks(make, autoscaler, counts, caplog):
     assert "Autoscaling m_1.0 failed" in caplog.text
 
 
-# -- workers that fail
-
-
 async def test_failed_starts_are_not_repeated_at_once(make, stage, autoscaler, counts, caplog):
     """A worker that cannot load goes again, and for a while none is tried; the one that serves is kept."""
     caplog.set_level(logging.INFO, "modelserver.workers")
@@ -219,9 +210,6 @@ async def test_failed_starts_are_not_repeated_at_once(make, stage, autoscaler, c
     assert caplog.text.count("keeping 1 workers, 2 are wanted (start_failed)") == 1
     look(autoscaler, now, 12.0)
     assert len(pool.workers) == 2
-
-
-# -- memory
 
 
 @pytest.mark.parametrize(
@@ -347,9 +335,6 @@ async def test_devices_stay_evenly_taken(make, stage):
         pool.crew.resize(3)
 
     assert [worker.gpu_id for worker in pool.workers] == before
-
-
-# -- what is seen
 
 
 async def test_sample_takes_the_oldest_waiting_request(make, stage):

@@ -128,9 +128,6 @@ class Simulation:
         return sum(wait > RULE.target_wait for wait in waits) / len(waits)
 
 
-# -- loads
-
-
 def test_burst_gets_enough_workers_in_time():
     """A burst that needs seven workers has eight within three times the loading, and they go afterwards."""
     burst = Simulation(lambda now: 60.0 if 300 <= now < 480 else 2.0).run(1800)
@@ -180,9 +177,6 @@ def test_lone_or_quiet_load_changes_nothing():
     assert {decision.reason for decision in decisions} == {STEADY}
 
 
-# -- memory
-
-
 def test_never_more_than_memory_allows():
     tight = Simulation(lambda now: 60.0 if now % 600 < 200 else 2.0, room=lambda count, _: 3 - count)
     tight.run(1800)
@@ -215,9 +209,6 @@ def test_at_least_the_minimum_stays():
     decisions = [scaler.decide(Sample(n / 2, 0.0, 0.0, 2, room=-1), 2, 8) for n in range(100)]
 
     assert {decision.workers for decision in decisions} == {2}
-
-
-# -- workers that fail
 
 
 def test_starts_that_fail_make_no_loop():
@@ -255,9 +246,6 @@ def test_workers_that_are_not_well(loading, failed, reason):
 
     assert {decision.reason for decision in decisions} == {reason}
     assert {decision.workers for decision in decisions} == {1 + loading}
-
-
-# -- bounds
 
 
 def test_decisions_stay_within_bounds():

@@ -16,9 +16,6 @@ def put(folder, *names):
     return folder
 
 
-# Layouts
-
-
 @pytest.mark.parametrize(
     ("names", "store", "load", "config"),
     [
@@ -69,9 +66,6 @@ def test_folder_without_model_is_refused(tmp_path, names):
 
     with pytest.raises(ConfigError, match=reason):
         find_layout(folder)
-
-
-# Configurations
 
 
 def made(folder, text, ports=None):

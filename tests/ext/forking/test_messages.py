@@ -59,9 +59,6 @@ def test_a_server_that_is_gone(ends):
     ends[1].close()
 
 
-# Sockets in the file system
-
-
 @pytest.mark.parametrize("depth", [0, 30])
 def test_path_of_any_length_is_bound(tmp_path, depth):
     folder = tmp_path.joinpath(*["folder"] * depth)

@@ -145,8 +145,6 @@ def test_answer_that_is_none_is_internal(body):
         outputs_of_json(body)
 
 
-# Rows of requests
-
 TAKES = InputRules("m", Signature())
 WHOLE = InputRules("m", Signature(), rows=False)
 SEQUENCES = InputRules("m", Signature(), SequenceHeaders("seq-id", "seq-start", "seq-end"))

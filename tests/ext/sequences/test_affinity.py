@@ -77,9 +77,6 @@ def bodies(process):
     return [sent for message, sent in process.received if hasattr(message, "rows")]
 
 
-# Order and stickiness
-
-
 async def test_description_goes_to_any_worker(make, stage):
     pool = await make(2)
     await send(stage, pool, step("a"))
@@ -91,9 +88,6 @@ async def test_description_goes_to_any_worker(make, stage):
     assert content(question) == b"{}"
 
 
-# Bounds
-
-
 async def test_too_many_sequences_are_refused(make, counts):
     """One sequence too many is refused with TorchServe's text, and counted."""
     pool = await make(most=1)
@@ -103,9 +97,6 @@ async def test_too_many_sequences_are_refused(make, counts):
         pool.submit(step("b"))
     assert refused.value.message == REFUSED
     assert counts("rejected") == [("sequences",)]
-
-
-# Ends
 
 
 async def test_idle_sequence_ends_by_itself(make, stage):
@@ -147,9 +138,6 @@ async def test_a_deadline_lets_a_worker_leave(make, stage):
     await until(lambda: not pool.crew.leaving)
 
 
-# Deaths
-
-
 async def test_wrong_number_of_answers_ends_the_worker(make, stage):
     pool = await make()
     await send(stage, pool, first := step("a"), second := step("a"))
@@ -174,9 +162,6 @@ async def test_one_of_several_is_abandoned(make, stage):
 
     assert isinstance(first.error, ResponseTimeout)
     assert bodies(process)[-1] == [b"a2"]
-
-
-# Scaling and stopping
 
 
 async def test_scaled_down_worker_keeps_its_sequences(make, stage):

@@ -62,9 +62,6 @@ def run_first_steps(target, *names, worker="w", now=0.0):
     assert target.finish(batch, now) == []
 
 
-# Order, and who shares a batch
-
-
 def test_explanations_wait_for_nobody_and_teach_the_policy_nothing():
     seen = []
     policy = Window(5.0)
@@ -118,9 +115,6 @@ def test_sequences_are_spread_and_nobody_else_is_waited_for():
     assert sut.living("v") == 1
 
 
-# Workers
-
-
 def test_sequence_is_lost_with_its_worker_once_it_has_started():
     """With its worker a sequence ends: waiting requests are given back, and later ones are refused (F39)."""
     sut = queue()
@@ -160,9 +154,6 @@ def test_lost_ids_are_few(monkeypatch):
         sut.put(step("d"))
 
 
-# Bounds
-
-
 def test_too_many_requests_or_bytes_are_refused():
     """Beyond ``max_waiting`` they are refused; the one that runs does not count."""
     sut = queue()
@@ -181,9 +172,6 @@ def test_too_many_requests_or_bytes_are_refused():
         sut.put(step("b", body=b"x" * 101))
     assert refused.value.reason == "bytes"
     assert len(sut.lines) == 1
-
-
-# Ends
 
 
 def test_idle_sequence_ends():

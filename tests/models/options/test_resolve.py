@@ -278,9 +278,6 @@ def test_workers_are_capped_by_groups_of_gpus(yaml, workers, warned):
     assert bool(options.warnings) == warned
 
 
-# All keys and sources
-
-
 def _key(option, yaml, in_yaml, default=None, **by):
     """An option: what each source says of it, and what its value then is.
 

@@ -87,9 +87,6 @@ def test_endless_keys_cost_no_time():
     assert len(warnings) < 300
 
 
-# torchrun
-
-
 @pytest.mark.parametrize(
     ("block", "expected"),
     [
@@ -124,9 +121,6 @@ def test_a_torchrun_block_says_how_many_processes(block, expected):
 )
 def test_a_torchrun_block_that_cannot_be_meant_is_refused(value, message):
     assert _refusal(f"torchrun: {value}") == f"model-config.yaml: {message}"
-
-
-# The table
 
 
 @pytest.mark.parametrize("key", [key for key in CONFIG_KEYS if key != "batcher"])

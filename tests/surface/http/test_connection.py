@@ -12,8 +12,6 @@ from modelserver.surface.http.connection import MIN_PROGRESS, Http1Connection
 from modelserver.surface.http.exchange import Exchange
 from modelserver.surface.http.protocol import HttpProtocol
 
-# Requests and responses
-
 
 async def test_hot_request_gets_its_response_in_one_write(wire):
     lines = ("content-LENGTH: 2", "Content-Type: text/plain", "CONTENT-ENCODING: gzip", "x-Request-ID: mine",
@@ -118,9 +116,6 @@ async def test_body_is_put_together_from_many_pieces(busy):
     assert busy.hot.exchanges[0].body == b"".join(bodies) + b"yy" * 1000
 
 
-# Slow clients
-
-
 @pytest.mark.parametrize(
     ("sent", "later", "limit"),
     [(b"GET /hot HTTP/1.1\r\nX-", b"Slow: 1\r\n", 10), (post(), b"", 20)],
@@ -182,9 +177,6 @@ async def test_client_that_waits_or_reads_slowly_is_not_cut_off_for_the_rest_of_
         busy.transport.unsent -= 25_000
 
     assert not busy.transport.closed
-
-
-# The end of a connection
 
 
 @pytest.mark.parametrize(
@@ -278,9 +270,6 @@ async def test_requests_behind_a_failed_one_are_dropped(busy, rest):
     busy.protocol.resume_writing()
     assert len(busy.hot.exchanges) == 1
     assert busy.statuses == [400]
-
-
-# Memory
 
 
 @contextlib.contextmanager

@@ -5,8 +5,6 @@ from tests.surface.http.wire import BOTH_WAYS, CHUNKED, LIMIT, Wire, chunk, head
 
 from modelserver.surface.http.head import HEADER_LIMIT
 
-# Limits
-
 
 @BOTH_WAYS
 async def test_body_announced_above_the_limit_gets_413(wire, path):
@@ -147,9 +145,6 @@ async def test_request_gets_503_where_too_much_comes_in(wire, path):
     assert wire.listener.intake.held == 0
 
 
-# What is not HTTP, or not clearly
-
-
 @BOTH_WAYS
 @pytest.mark.parametrize(
     ("status", "sent"),
@@ -275,9 +270,6 @@ async def test_trailers_are_dropped(wire, path):
     for exchange in wire.hot.exchanges:
         assert exchange.headers == [(b"Host", b"x"), (b"Transfer-Encoding", b"chunked")]
     assert wire.send(post(b"next")).endswith(b"next")
-
-
-# Large pieces
 
 
 @BOTH_WAYS

@@ -28,9 +28,6 @@ def body_of(body, content_type="", *, on=True):
     return data["body"]
 
 
-# -- JSON
-
-
 @given(JSON_VALUES)
 def test_json_is_read_as_python_reads_it(value):
     text = json.dumps(value).encode()
@@ -102,9 +99,6 @@ def test_bodies_do_not_point_into_the_frame():
     assert data["body"] == b"abc"
 
 
-# -- forms
-
-
 def test_urlencoded_forms_are_known_in_any_case():
     """As in TorchServe, case does not count; ``curl -d '{"a":1}'`` sends the JSON as the name of a field."""
     assert decode(b"a=1", "Application/X-WWW-Form-Urlencoded; charset=UTF-8").data == {"a": bytearray(b"1")}
@@ -119,9 +113,6 @@ def test_query_parameters_come_first_and_fields_win():
 
     assert decoded.data == {"a": bytearray(b"form"), "b": bytearray("ü".encode())}
     assert decode(b"x", query=query).data["body"] == b"x"
-
-
-# -- V1 instances
 
 
 @pytest.mark.parametrize(
@@ -157,9 +148,6 @@ def test_each_part_has_a_header_of_its_type():
     assert dict(request_headers(row, decoded.part_types)) == {"body": {"content-type": "application/json"}}
     assert dict(request_headers(Row("id", 0, headers=raw), decoded.part_types)) == {"body": "own"}
     assert dict(request_headers(row, decode(b"x").part_types)) == {"body": {"content-type": ""}}
-
-
-# -- envelopes and descriptions
 
 
 @pytest.mark.parametrize("value", [1, {"body": 2}, [None]])

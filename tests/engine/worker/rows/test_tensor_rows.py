@@ -58,9 +58,6 @@ def without_torch(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch")
 
 
-# What handlers get
-
-
 @pytest.mark.parametrize("datatype", NUMERIC)
 def test_numbers_are_tensors(datatype):
     rows = got(tensor("x", datatype, (2, 3), [0, 1, 1, 1, 0, 1]))
@@ -200,9 +197,6 @@ def test_parameters_of_a_request_reach_the_handler():
     assert decode_row(bare[0], memoryview(tail), decode=True).data["data"].item() == 1
 
 
-# What they return
-
-
 def joined(value, specs=None, **fields):
     """Datatype, shape and elements of each output of a request of one row."""
     rows, _ = sent(tensor("x", "INT8", (1,), [1]), **fields)
@@ -295,9 +289,6 @@ def test_only_requested_outputs_are_returned():
     assert list(joined(answer, outputs=requested)) == ["b", "a"]
     with pytest.raises(UnknownOutput, match="b"):
         joined({"a": torch.tensor([1])}, outputs=requested)
-
-
-# A batch through the service
 
 
 def run(handler, *inputs, **fields):

@@ -24,9 +24,6 @@ def simulated(policy, server, load, pattern="poisson", requests=8000):
     return summarize(trace, 0.1 * seconds, seconds)
 
 
-# -- the engine
-
-
 def test_a_worker_with_batches_of_one_is_the_queue_of_the_books():
     """M/D/1 at a load of 0.5: the mean wait is half a service time (Pollaczek and Khinchine)."""
     server = SimulatedServer(Cost(0.0, 0.010), batch_size=1)
@@ -72,9 +69,6 @@ def test_the_same_arrivals_give_one_result():
     assert simulated("adaptive", server, 0.6, "bursty", 2000) == simulated(
         "adaptive", server, 0.6, "bursty", 2000
     )
-
-
-# -- what the policies are worth
 
 
 def test_adaptive_beats_greedy_with_four_workers_at_a_middle_load():

@@ -338,9 +338,6 @@ async def test_http_1_gets_400(data):
     assert client.transport.closed
 
 
-# -- time
-
-
 def at(client, seconds):
     """Looks at the connections as if it were so much later."""
     loop = asyncio.get_running_loop()
@@ -411,9 +408,6 @@ async def test_what_a_connection_holds():
     assert held == {connection: 0}
     connection.cut()
     assert client.transport.aborted
-
-
-# -- the end
 
 
 @pytest.fixture
