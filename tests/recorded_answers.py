@@ -1,5 +1,3 @@
-"""Answers as they stand in recordings."""
-
 import base64
 from collections.abc import Mapping
 from typing import Any

@@ -1,5 +1,3 @@
-"""The host of extensions, and how they are opened and closed."""
-
 import sys
 from types import ModuleType, SimpleNamespace
 

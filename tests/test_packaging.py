@@ -1,5 +1,3 @@
-"""What installing the package brings, and what it leaves alone."""
-
 from importlib.metadata import requires, version
 
 import pytest

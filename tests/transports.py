@@ -1,5 +1,3 @@
-"""The transport of a connection whose client is a test."""
-
 import asyncio
 
 

@@ -1,5 +1,3 @@
-"""Waiting for what takes a moment."""
-
 import asyncio
 import time
 from collections.abc import Awaitable, Callable

@@ -1,5 +1,3 @@
-"""Archives and servers for the end-to-end tests."""
-
 import contextlib
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor

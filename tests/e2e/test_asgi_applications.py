@@ -1,5 +1,3 @@
-"""An application of FastAPI's as a model, behind two front ends."""
-
 import httpx
 import pytest
 from tests.e2e.blocks import BLOCKS

@@ -1,5 +1,3 @@
-"""A pool that follows its load."""
-
 from tests.e2e.load import SLOW_ECHO, Load, is_echo
 from tests.e2e.serving import archived, wait_until
 

@@ -1,5 +1,3 @@
-"""What ``modelserver build`` writes serves: its wheel, its settings and its model."""
-
 import shutil
 import subprocess
 import sys

@@ -1,5 +1,3 @@
-"""The console in a real browser, in front of a real server."""
-
 import base64
 import json
 import os

@@ -1,5 +1,3 @@
-"""Events and logs in the console, in a real browser, in front of a real server."""
-
 import json
 
 import pytest

@@ -1,5 +1,3 @@
-"""Rollouts, workflows and accessibility of the console, in a real browser."""
-
 import shutil
 import subprocess
 import threading

@@ -1,5 +1,3 @@
-"""CORS over real sockets."""
-
 PAGE = "https://page.example"
 ORIGIN, METHODS = "access-control-allow-origin", "access-control-allow-methods"
 

@@ -1,5 +1,3 @@
-"""Workers that are several processes, on the CPU."""
-
 import os
 import signal
 

@@ -1,5 +1,3 @@
-"""What clients and operators learn about a handler that fails."""
-
 from tests.e2e.grpc_client import INFERENCE, MANAGEMENT, channel, ending, grpc_server, manage, predict, stub
 from tests.e2e.serving import serving, wait_until
 

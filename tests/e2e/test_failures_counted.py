@@ -1,5 +1,3 @@
-"""A handler that raises on every request is seen: in the metrics, in its description."""
-
 import pytest
 from tests.e2e.grpc_client import INFERENCE, channel, ending, grpc_server, oip, predict, stub
 from tests.e2e.serving import archived, serving

@@ -1,5 +1,3 @@
-"""Several front-end processes before one server (``frontend_processes``)."""
-
 import asyncio
 import contextlib
 import re

@@ -1,5 +1,3 @@
-"""Models of the Hugging Face hub, from folders and from a small hub, against a server of its own."""
-
 import io
 import runpy
 

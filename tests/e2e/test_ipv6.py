@@ -1,5 +1,3 @@
-"""Servers at IPv6 addresses."""
-
 import re
 import socket
 from functools import partial

@@ -1,5 +1,3 @@
-"""``log_format=json``: every line that the server writes is an object."""
-
 import json
 
 

@@ -1,5 +1,3 @@
-"""Batch settings are changed while requests come in."""
-
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest

@@ -1,5 +1,3 @@
-"""OpenAI's API with OpenAI's client, against a server of its own."""
-
 import json
 import os
 import re

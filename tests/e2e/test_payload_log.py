@@ -1,5 +1,3 @@
-"""The payload log of a server with front ends and gRPC: every protocol."""
-
 import gzip
 import json
 import re

@@ -1,5 +1,3 @@
-"""Triton's ``perf_analyzer`` measures this server as it measures Triton."""
-
 import contextlib
 import ctypes
 import json

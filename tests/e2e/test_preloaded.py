@@ -1,5 +1,3 @@
-"""What the servers of these tests are forked from."""
-
 import re
 
 import pytest

@@ -1,5 +1,3 @@
-"""Traffic between the versions of a model over real sockets: weights, shadows, promotion."""
-
 import collections
 import itertools
 import os

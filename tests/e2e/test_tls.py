@@ -1,5 +1,3 @@
-"""TLS over real sockets: at the server's ports, at those of its front ends, and at those of gRPC."""
-
 import ssl
 import sys
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Tokens over real sockets: one process, front ends, shared addresses."""
-
 import contextlib
 
 import httpx

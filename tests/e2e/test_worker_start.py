@@ -1,5 +1,3 @@
-"""How workers come into being in a running server."""
-
 import json
 
 import psutil

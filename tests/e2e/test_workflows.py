@@ -1,5 +1,3 @@
-"""Workflows of real archives and worker processes, on one server with two front ends."""
-
 import gzip
 from concurrent.futures import ThreadPoolExecutor
 

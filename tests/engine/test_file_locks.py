@@ -1,5 +1,3 @@
-"""Files that are written in one step, and locks on files."""
-
 import fcntl
 import os
 from unittest.mock import Mock

@@ -1,5 +1,3 @@
-"""What holds for every extension of the table."""
-
 import asyncio
 import json
 import subprocess

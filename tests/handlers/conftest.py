@@ -1,5 +1,3 @@
-"""Pictures, model folders and contexts for the handlers' tests."""
-
 import gc
 import io
 import json

@@ -1,5 +1,3 @@
-"""What an error says about the GPU, and what it holds."""
-
 import sys
 from unittest.mock import Mock
 

@@ -1,5 +1,3 @@
-"""Hints for authors of handlers about common mistakes."""
-
 import io
 import json
 import operator

@@ -1,5 +1,3 @@
-"""ImageSegmenter: a class and a probability for each pixel."""
-
 import io
 
 import pytest

@@ -1,5 +1,3 @@
-"""JSON numbers for ``base_handler``: the tensors that requests to /predictions and V1 become."""
-
 import json
 
 import pytest

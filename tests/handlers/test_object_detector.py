@@ -1,5 +1,3 @@
-"""ObjectDetector: labelled boxes, for batches of pictures of any sizes."""
-
 import io
 import json
 from typing import Any, List, Optional  # noqa: UP035 - as networks for TorchScript say it

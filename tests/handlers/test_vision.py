@@ -1,5 +1,3 @@
-"""Handlers of pictures: many side by side, bad ones and odd tensors alone."""
-
 import contextlib
 import io
 import json

@@ -1,5 +1,3 @@
-"""What tests of this folder share."""
-
 import json
 from types import SimpleNamespace
 

@@ -1,5 +1,3 @@
-"""Archives that helper processes read."""
-
 import pickle
 from contextlib import closing
 from unittest.mock import AsyncMock

@@ -1,5 +1,3 @@
-"""Versions that could not be restored."""
-
 import json
 
 import pytest

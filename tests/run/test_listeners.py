@@ -1,5 +1,3 @@
-"""What clients connect to, as the server puts it together."""
-
 import asyncio
 import socket
 from types import SimpleNamespace

@@ -1,5 +1,3 @@
-"""One server is active, the others wait for its end."""
-
 import asyncio
 import os
 

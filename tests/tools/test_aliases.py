@@ -1,5 +1,3 @@
-"""TorchServe's command names, written on request."""
-
 import os
 import subprocess
 import sys

@@ -1,5 +1,3 @@
-"""``modelserver llm``: the folder that it writes, serves and removes."""
-
 import pytest
 import yaml
 

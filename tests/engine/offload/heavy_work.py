@@ -1,5 +1,3 @@
-"""Functions that helpers run in tests."""
-
 import os
 
 from modelserver.errors import BadRequest

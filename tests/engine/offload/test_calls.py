@@ -1,5 +1,3 @@
-"""Calls as they cross a socket."""
-
 import socket
 import sys
 import threading

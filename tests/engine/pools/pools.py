@@ -1,5 +1,3 @@
-"""Requests for pools, and what comes of them."""
-
 import asyncio
 
 from modelserver.engine.batching.request import Request

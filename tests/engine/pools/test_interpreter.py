@@ -1,5 +1,3 @@
-"""Workers under another Python than the server's."""
-
 import os
 import subprocess
 import sys

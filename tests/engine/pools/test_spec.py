@@ -1,5 +1,3 @@
-"""What a worker is started with."""
-
 import re
 import socket
 from unittest.mock import Mock

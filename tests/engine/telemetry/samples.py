@@ -1,5 +1,3 @@
-"""What the tests of metrics read."""
-
 from modelserver.engine.telemetry.metrics import ServerMetrics
 
 HOST = '{Level="Host",Hostname="h"}'

@@ -1,5 +1,3 @@
-"""GPUs as NVML reads them, and as CUDA numbers them."""
-
 import asyncio
 import sys
 import threading

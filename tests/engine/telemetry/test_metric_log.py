@@ -1,5 +1,3 @@
-"""Metrics in log mode."""
-
 import re
 
 from modelserver.engine.telemetry.metric_log import (

@@ -1,5 +1,3 @@
-"""How much one request may bring."""
-
 import json
 import re
 import timeit

@@ -1,5 +1,3 @@
-"""Inference requests and responses over REST."""
-
 import contextlib
 import json
 import struct

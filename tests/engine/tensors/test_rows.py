@@ -1,5 +1,3 @@
-"""Tensors cut into rows, and answers joined."""
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

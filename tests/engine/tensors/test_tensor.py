@@ -1,5 +1,3 @@
-"""Tensors and their rows."""
-
 import pytest
 
 from modelserver.engine.tensors.tensor import Tensor, TensorSpec, check_data, elements

@@ -1,5 +1,3 @@
-"""What the server and a worker say to each other."""
-
 import pytest
 
 from modelserver.engine.wire.frames import FrameReader, encode, to_server_decoder

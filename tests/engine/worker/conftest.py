@@ -1,5 +1,3 @@
-"""A GPU for workers, and their end."""
-
 import os
 
 import pytest

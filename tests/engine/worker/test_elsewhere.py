@@ -1,5 +1,3 @@
-"""Workers under a Python in which modelserver is not installed."""
-
 import ast
 import importlib.util
 import subprocess

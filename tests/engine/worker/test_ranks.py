@@ -1,5 +1,3 @@
-"""What a rank above 0 says."""
-
 import socket
 
 import pytest

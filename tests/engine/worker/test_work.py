@@ -1,5 +1,3 @@
-"""What a worker has to do at once, and how it failed."""
-
 from modelserver.engine.wire.messages import BODY, Answer, Row
 from modelserver.engine.worker.work import Work, failure
 

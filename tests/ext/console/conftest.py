@@ -1,5 +1,3 @@
-"""A console without a server behind it."""
-
 from types import SimpleNamespace
 
 import httpx

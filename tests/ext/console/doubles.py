@@ -1,5 +1,3 @@
-"""What the console talks to, played."""
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

@@ -1,5 +1,3 @@
-"""The console's routes: what is open, what is guarded, and how."""
-
 import asyncio
 import json
 import re

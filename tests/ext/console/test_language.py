@@ -1,5 +1,3 @@
-"""What language models have beside the figures of others."""
-
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.ext.console.language import language_figures
 

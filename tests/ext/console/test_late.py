@@ -1,5 +1,3 @@
-"""The console before anybody has opened it."""
-
 from types import SimpleNamespace
 
 import httpx

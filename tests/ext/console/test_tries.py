@@ -1,5 +1,3 @@
-"""Requests that the page sends to a model."""
-
 import asyncio
 from types import SimpleNamespace
 

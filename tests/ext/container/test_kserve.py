@@ -1,5 +1,3 @@
-"""What KServe leaves in a container, and what becomes of it."""
-
 import pytest
 
 from modelserver.errors import ConfigError

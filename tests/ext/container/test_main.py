@@ -1,5 +1,3 @@
-"""The image's entry point: which flags the server gets."""
-
 import os
 import subprocess
 import sys

@@ -1,5 +1,3 @@
-"""A script or a model file as an archive."""
-
 import json
 import pickle
 import shutil

@@ -1,5 +1,3 @@
-"""What model files are, by their content."""
-
 import bz2
 import gzip
 import io

@@ -1,5 +1,3 @@
-"""The process that forks workers."""
-
 import os
 import shutil
 import socket

@@ -1,5 +1,3 @@
-"""How front ends share the connections of one listening socket."""
-
 import asyncio
 import os
 import socket

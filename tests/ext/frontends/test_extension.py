@@ -1,5 +1,3 @@
-"""What front ends are started with."""
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,5 +1,3 @@
-"""Frames between the server and its front ends."""
-
 import itertools
 
 import pytest

@@ -1,5 +1,3 @@
-"""What a front-end process is made of."""
-
 import asyncio
 import logging
 import subprocess

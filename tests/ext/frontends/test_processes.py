@@ -1,5 +1,3 @@
-"""How many front ends there are, and what happens when they cannot be had."""
-
 import asyncio
 import os
 import signal

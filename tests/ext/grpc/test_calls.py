@@ -1,5 +1,3 @@
-"""Calls: their messages, and those that nobody awaits any more."""
-
 import asyncio
 from unittest.mock import AsyncMock
 

@@ -1,5 +1,3 @@
-"""How gRPC opens, and ends if it has not."""
-
 from modelserver.ext.grpc.extension import GrpcListener
 
 

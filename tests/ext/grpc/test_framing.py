@@ -1,5 +1,3 @@
-"""Messages in the body of a call."""
-
 import asyncio
 import gzip
 import itertools

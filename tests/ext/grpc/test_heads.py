@@ -1,5 +1,3 @@
-"""The heads of calls, and the header fields of answers."""
-
 from urllib.parse import unquote
 
 import pytest

@@ -1,5 +1,3 @@
-"""Several items of a stream at a time, in order."""
-
 import asyncio
 import contextlib
 

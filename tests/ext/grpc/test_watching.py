@@ -1,5 +1,3 @@
-"""Requests and calls over gRPC as watchers see them."""
-
 import asyncio
 from types import SimpleNamespace
 from typing import Any

@@ -1,5 +1,3 @@
-"""Tracing whose spans stay here."""
-
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, Sampler
 

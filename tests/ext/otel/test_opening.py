@@ -1,5 +1,3 @@
-"""What is opened by setting and environment, and how it ends."""
-
 import subprocess
 import sys
 from types import SimpleNamespace

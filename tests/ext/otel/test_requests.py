@@ -1,5 +1,3 @@
-"""The spans of requests, on exchanges and calls of the test's own."""
-
 import sys
 import time
 from types import SimpleNamespace

@@ -1,5 +1,3 @@
-"""Which model answers at which path of its own."""
-
 import re
 from types import SimpleNamespace
 

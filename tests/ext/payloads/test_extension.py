@@ -1,5 +1,3 @@
-"""The payload log's watcher, on requests of the test's own."""
-
 from types import SimpleNamespace
 from typing import Any
 

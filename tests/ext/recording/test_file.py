@@ -1,5 +1,3 @@
-"""The file of a recording: written, cut anywhere, damaged, of another version."""
-
 import errno
 import io
 

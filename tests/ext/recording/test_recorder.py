@@ -1,5 +1,3 @@
-"""The server's side of a recording, on exchanges of the test's own."""
-
 import asyncio
 from types import SimpleNamespace
 

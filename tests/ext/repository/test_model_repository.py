@@ -1,5 +1,3 @@
-"""The models of the store."""
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,5 +1,3 @@
-"""The repository extension: who may load and unload."""
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,5 +1,3 @@
-"""Pools of sequences are tested with what other pools are tested with."""
-
 from tests.engine.pools.conftest import begin, counts, spec, stage, times
 
 __all__ = ["begin", "counts", "spec", "stage", "times"]

@@ -1,5 +1,3 @@
-"""The cache of archives, with a store that is a folder."""
-
 import asyncio
 import hashlib
 import os

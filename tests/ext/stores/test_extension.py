@@ -1,5 +1,3 @@
-"""What the core asks of the stores without one being reached."""
-
 from modelserver.ext.stores.extension import Stores
 
 

@@ -1,5 +1,3 @@
-"""What a folder of the Hugging Face hub is, and the archive that it becomes."""
-
 import json
 
 import pytest

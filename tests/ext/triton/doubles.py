@@ -1,5 +1,3 @@
-"""A model's version with what the extensions read of it."""
-
 from types import SimpleNamespace
 
 from modelserver.engine.telemetry.metrics import ServerMetrics

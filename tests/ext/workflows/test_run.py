@@ -1,5 +1,3 @@
-"""A request on its way through a workflow, with models that answer when the test says so."""
-
 import asyncio
 import json
 from types import SimpleNamespace

@@ -1,5 +1,3 @@
-"""A registered workflow and the requests that it is answering."""
-
 import asyncio
 from pathlib import Path
 

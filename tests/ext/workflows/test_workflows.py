@@ -1,5 +1,3 @@
-"""The registered workflows, with models that need no files."""
-
 import asyncio
 import json
 from types import SimpleNamespace

@@ -1,5 +1,3 @@
-"""Texts of several generations at once."""
-
 import sys
 from types import ModuleType
 

@@ -1,5 +1,3 @@
-"""TorchServe's names: what they lead to, and who wins where others have them."""
-
 import importlib
 import pkgutil
 import subprocess

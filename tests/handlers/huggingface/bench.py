@@ -1,5 +1,3 @@
-"""Calls handlers as a worker does."""
-
 import io
 import json
 import wave

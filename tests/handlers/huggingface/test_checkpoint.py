@@ -1,5 +1,3 @@
-"""What a checkpoint needs, and what is said if it is not there."""
-
 import json
 from types import SimpleNamespace
 from unittest.mock import Mock

@@ -1,5 +1,3 @@
-"""The machine as metrics of the old kind."""
-
 import importlib
 import logging
 import sys

@@ -1,5 +1,3 @@
-"""Exported programs and ONNX files: declared inputs, fixed rows, and sessions."""
-
 import ctypes
 import math
 import sys

@@ -1,5 +1,3 @@
-"""Weights in oneDNN's layout, shared by workers."""
-
 import copy
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""Pillow's resizing in torch."""
-
 import random
 
 import pytest

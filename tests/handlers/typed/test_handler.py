@@ -1,5 +1,3 @@
-"""Handlers whose annotations say what their rows are."""
-
 from __future__ import annotations
 
 import subprocess

@@ -1,5 +1,3 @@
-"""Rows as the server sends them, read as annotations ask."""
-
 from __future__ import annotations
 
 import io

@@ -1,5 +1,3 @@
-"""What tests of this folder share."""
-
 import re
 
 from modelserver.models.archives.urls import UrlPolicy

@@ -1,5 +1,3 @@
-"""Files on their way in."""
-
 from modelserver.models.archives.incoming import Incoming, Transfer, is_beside
 
 

@@ -1,5 +1,3 @@
-"""The URLs of scripts and model files, and where they may lead."""
-
 import pytest
 
 from modelserver.errors import ModelNotFound

@@ -1,5 +1,3 @@
-"""What lies in the model store."""
-
 from modelserver.models.archives.store import ModelStore
 
 

@@ -1,5 +1,3 @@
-"""Where environments are kept."""
-
 from modelserver.models.environments.cache_folder import cache_folder
 
 

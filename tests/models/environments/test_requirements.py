@@ -1,5 +1,3 @@
-"""The key of an environment."""
-
 import os
 
 import pytest

@@ -1,5 +1,3 @@
-"""What tests of this folder share."""
-
 from modelserver.models.options.resolve import Registration, resolve_options
 from modelserver.models.options.yaml_file import parse_model_config
 from modelserver.models.settings.settings import Settings

@@ -1,5 +1,3 @@
-"""One row for each option: what reads, keeps, shows or explains it finds it there."""
-
 import json
 import subprocess
 import sys

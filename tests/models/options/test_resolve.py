@@ -1,5 +1,3 @@
-"""How the options of a model version are found."""
-
 import pytest
 from tests.models.options.conftest import resolve
 

@@ -1,5 +1,3 @@
-"""The option ``resources``."""
-
 import pytest
 
 from modelserver.engine.demand import Demand

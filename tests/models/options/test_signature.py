@@ -1,5 +1,3 @@
-"""The key ``signature`` of model-config.yaml, and requests that keep to it or not."""
-
 import pytest
 
 from modelserver.engine.tensors.tensor import Tensor, TensorSpec

@@ -1,5 +1,3 @@
-"""The rows of all options, and the values that they are of."""
-
 from dataclasses import fields
 
 from modelserver.models.options.resolve import REQUESTABLE, ModelOptions, Registration, resolve_options

@@ -1,5 +1,3 @@
-"""model-config.yaml."""
-
 import re
 import sys
 

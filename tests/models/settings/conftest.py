@@ -1,5 +1,3 @@
-"""What tests of this folder share."""
-
 import pytest
 
 from modelserver.errors import ConfigError

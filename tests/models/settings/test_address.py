@@ -1,5 +1,3 @@
-"""Binding addresses."""
-
 import pytest
 
 from modelserver.models.settings.address import Address

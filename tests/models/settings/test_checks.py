@@ -1,5 +1,3 @@
-"""What several settings must agree on."""
-
 from tests.models.settings.conftest import refusal_of
 
 

@@ -1,5 +1,3 @@
-"""How many processes handle HTTP."""
-
 import pytest
 
 from modelserver.models.settings import settings as module

@@ -1,5 +1,3 @@
-"""One row for each setting, at its field."""
-
 # Rows read their annotations as texts.
 from __future__ import annotations
 

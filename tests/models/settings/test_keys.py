@@ -1,5 +1,3 @@
-"""The table of keys and the Settings that mirror it."""
-
 from dataclasses import fields
 from itertools import groupby
 from pathlib import Path

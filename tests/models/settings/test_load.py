@@ -1,5 +1,3 @@
-"""Settings as they are read at the start, and as they are printed."""
-
 from dataclasses import replace
 
 from tests.models.settings.conftest import load

@@ -1,5 +1,3 @@
-"""The models= property."""
-
 import pytest
 
 from modelserver.models.settings.model_defaults import ModelDefaults, ignored_values, parse_models

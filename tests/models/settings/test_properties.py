@@ -1,5 +1,3 @@
-"""The .properties format."""
-
 from functools import partial
 
 import pytest

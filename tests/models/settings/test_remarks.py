@@ -1,5 +1,3 @@
-"""Remarks for the author of a setting."""
-
 import pytest
 from tests.models.settings.conftest import load
 

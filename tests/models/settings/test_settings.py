@@ -1,5 +1,3 @@
-"""From flags, environment and config.properties to Settings."""
-
 import re
 from pathlib import Path
 

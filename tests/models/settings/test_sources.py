@@ -1,5 +1,3 @@
-"""Where the text of a setting comes from."""
-
 import re
 from unittest.mock import Mock
 

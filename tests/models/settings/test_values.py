@@ -1,5 +1,3 @@
-"""The text of a setting becomes a value, and a value its text."""
-
 import re
 from dataclasses import replace
 

@@ -1,5 +1,3 @@
-"""Versions and workers with what their descriptions read."""
-
 import os
 from types import SimpleNamespace
 

@@ -1,5 +1,3 @@
-"""The trace of a caller, as it is passed on."""
-
 import pytest
 
 from modelserver.surface.http.trace_context import trace_context

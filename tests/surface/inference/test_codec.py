@@ -1,5 +1,3 @@
-"""TorchServe's protocol: a body is one row."""
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""Requests that are refused: for models that are not there, and for versions that clients named."""
-
 import asyncio
 import gzip
 import inspect

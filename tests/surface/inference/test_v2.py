@@ -1,5 +1,3 @@
-"""V2 requests taken apart for a model."""
-
 import json
 from types import SimpleNamespace
 

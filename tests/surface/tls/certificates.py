@@ -1,5 +1,3 @@
-"""Keys, certificates and keystores for tests."""
-
 import ipaddress
 from datetime import datetime, timedelta, timezone
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""A model that answers as a test says."""
-
 from types import SimpleNamespace
 
 import pytest

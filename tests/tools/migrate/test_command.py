@@ -1,5 +1,3 @@
-"""The command line: what it refuses before anything is started, and its status."""
-
 import json
 
 import pytest

@@ -1,5 +1,3 @@
-"""What TorchServe has is known here, with its state."""
-
 from modelserver.models.settings.settings import KEYS
 from modelserver.run.cli import build_parser
 from modelserver.tools.migrate import tables

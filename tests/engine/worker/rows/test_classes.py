@@ -1,5 +1,3 @@
-"""Outputs as classes, and their labels."""
-
 import json
 import math
 

@@ -1,5 +1,3 @@
-"""Rows of tensors as handlers get them, and what becomes of their answers."""
-
 import math
 import pickle
 import subprocess

@@ -1,5 +1,3 @@
-"""A ring, and loggers that only it listens to."""
-
 import logging
 from types import SimpleNamespace
 

@@ -1,5 +1,3 @@
-"""Records of the access log, and lines of a ring."""
-
 from modelserver.ext.console.logs.lines import LineQuery
 
 

@@ -1,5 +1,3 @@
-"""What is known of a line, and which model it is about."""
-
 from tests.ext.console.logs.records import answered, texts
 
 from modelserver.ext.console.logs.lines import LineQuery, cut

@@ -1,5 +1,3 @@
-"""What is kept of the log, and how it is chosen from."""
-
 import logging
 import threading
 

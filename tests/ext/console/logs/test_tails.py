@@ -1,5 +1,3 @@
-"""The ends of the files of a server before."""
-
 import logging
 
 import pytest
