@@ -31,7 +31,11 @@ class Registry:
             name=name,
             version="1.0",
             url=self.models.get(name, ""),
-            pool=SimpleNamespace(workers=[SimpleNamespace(gpu=None)] * workers, warnings=[]),
+            pool=SimpleNamespace(
+                workers=[SimpleNamespace(gpu=None)] * workers,
+                warnings=[],
+                crew=SimpleNamespace(on_demand=None),
+            ),
         )
 
     async def register(self, registration: Registration):

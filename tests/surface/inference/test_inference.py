@@ -11,6 +11,7 @@ from tests.cycles import no_cycles
 from tests.waiting import until
 
 from modelserver.engine.telemetry.metrics import ServerMetrics
+from modelserver.engine.wire.messages import Load
 from modelserver.errors import BadRequest, ModelVersionNotFound, ServiceUnavailable
 from modelserver.models.registry import Registry
 from modelserver.surface.http.connection_exchange import ConnectionExchange
@@ -167,8 +168,9 @@ async def test_large_body_is_searched_for_its_model_beside_the_loop():
     assert [each is threading.main_thread() for each in threads] == [True, False]
 
 
-async def test_version_that_is_registered_while_another_loads_answers():
-    """A path names a version that is registered while the default one loads: that one answers."""
+@pytest.mark.parametrize(("registered", "answers"), [("2.0", (["2.0"], [])), ("3.0", ([], [404]))])
+async def test_path_names_a_version_after_another_has_loaded(registered, answers):
+    """One that is registered meanwhile answers; without it, the other one counts no error."""
     loaded, versions, submitted = asyncio.Event(), {}, []
 
     class Models(Registry):
@@ -182,7 +184,9 @@ async def test_version_that_is_registered_while_another_loads_answers():
             await loaded.wait()
 
     def register(version, demand):
-        pool = SimpleNamespace(crew=SimpleNamespace(on_demand=demand, model=None))
+        spec = SimpleNamespace(load=Load("m", "1.0", "/", "own", 1))
+        crew = SimpleNamespace(on_demand=demand, model=None, spec=spec)
+        pool = SimpleNamespace(crew=crew, dispatch=SimpleNamespace(takes_scopes=False))
         options = SimpleNamespace(request_timeout=None)
         requests = SimpleNamespace(received=lambda _: None)
         versions[version] = SimpleNamespace(
@@ -197,9 +201,10 @@ async def test_version_that_is_registered_while_another_loads_answers():
     register("1.0", Demand())
     api = Api(Models(None), 1 << 20)
     api._codecs[""].read = lambda exchange, model: None
-    served(api, Connection(ServerMetrics(hostname="h")), "/predictions/m/2.0", b"x")
-    register("2.0", None)
+    connection = Connection(ServerMetrics(hostname="h"))
+    served(api, connection, "/predictions/m/2.0", b"x")
+    register(registered, None)
     loaded.set()
-    await until(lambda: submitted)
+    await until(lambda: submitted or connection.statuses)
 
-    assert submitted == ["2.0"]
+    assert (submitted, connection.statuses) == answers

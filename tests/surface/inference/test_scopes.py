@@ -2,10 +2,12 @@ import json
 
 import pytest
 
+from modelserver.engine.wire.messages import Load
 from modelserver.surface.http.connection_exchange import ConnectionExchange
 from modelserver.surface.http.exchange import Target
 from modelserver.surface.inference.routes import target_finder
-from modelserver.surface.inference.scopes import scope_of, without_version
+from modelserver.surface.inference.scopes import may_take_scopes, scope_of, without_version
+from modelserver_handlers import BUILT_IN
 
 find = target_finder([("openai", r"(?:/openai)?/(?P<url_path>v1/rerank)")])
 
@@ -61,3 +63,20 @@ def test_first_part_of_a_path_may_look_like_a_version(url, rest):
     route = without_version(target_of(url)).route
 
     assert (route.model, route.version, route.url_path) == ("m", None, rest)
+
+
+@pytest.mark.parametrize(
+    ("handler", "source", "may_be"),
+    [
+        ("h.py", "app = FastAPI()", True),
+        ("h", "from shop import *", True),
+        ("h:shop", "shop = FastAPI()", True),
+        ("h", "def handle(data, context):\n    return happy", False),
+        ("elsewhere", "", True),
+        *((handler, "", handler == "vllm_handler") for handler in BUILT_IN),
+    ],
+)
+def test_handler_without_the_name_of_an_application_is_none(tmp_path, handler, source, may_be):
+    (tmp_path / "h.py").write_text(source)
+
+    assert may_take_scopes(Load("m", "1.0", str(tmp_path), handler, 1)) is may_be

@@ -53,22 +53,17 @@ class ManagementApi:
         model = await self._registry.register(registration)
         warnings = parameters.warnings
         workers = list(model.pool.workers)
+        text = f'Model "{model.name}" Version: {model.version} registered with {len(workers)} initial workers'
         if not workers:
-            return status(
-                200,
-                f'Model "{model.name}" Version: {model.version} registered with 0 initial workers. '
-                "Use scale workers API to add workers for the model.",
-                warnings,
-            )
+            advice = "Use scale workers API to add workers for the model."
+            if model.pool.crew.on_demand is not None:
+                advice = "The first request loads the model."
+            return status(200, f"{text}. {advice}", warnings)
         if registration.synchronous is False:
             return status(202, "Processing worker updates...", warnings)
         if not await self._registry.wait_loaded(model):
             return status(206, "Workers scaling in progress...", warnings)
-        return status(
-            200,
-            f'Model "{model.name}" Version: {model.version} registered with {len(workers)} initial workers',
-            [*warnings, *model.pool.warnings],
-        )
+        return status(200, text, [*warnings, *model.pool.warnings])
 
     async def list_models(self, request: Request) -> Response:
         return self.list_by(Parameters.of_query(request))

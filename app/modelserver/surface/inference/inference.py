@@ -28,7 +28,7 @@ from modelserver.surface.inference.codec import Codec, Parsed
 from modelserver.surface.inference.replies import Reply, SequenceReply
 from modelserver.surface.inference.requests import home_of_sequence, make_request
 from modelserver.surface.inference.routes import Route, target_finder
-from modelserver.surface.inference.scopes import names_model, without_version
+from modelserver.surface.inference.scopes import may_take_scopes, names_model, without_version
 from modelserver.surface.inference.v1 import V1
 from modelserver.surface.inference.v2 import V2
 
@@ -135,7 +135,9 @@ class InferenceApi:
             if not is_path or not isinstance(error, ModelVersionNotFound):
                 raise error
             named = self._registry.get(target.route.model)
-            if model is None and self._serve_first(exchange, codec, named, monotonic()):
+            crew = named.pool.crew
+            is_unknown = model is None and crew.model is None and may_take_scopes(crew.spec.load)
+            if is_unknown and self._serve_first(exchange, codec, named, monotonic()):
                 # What its handler is decides whether the version is a part of the path.
                 return
             if not named.pool.dispatch.takes_scopes:
@@ -145,7 +147,7 @@ class InferenceApi:
             if not self._serve_first(exchange, codec, model, monotonic()):
                 self._submit(exchange, codec, model, codec.read(exchange, model), monotonic())
         except ModelServerError as error:  # noqa: PLR1704 - deleted here: no cycle with this frame
-            _fail(exchange, codec, model, error)
+            _fail(exchange, codec, None if isinstance(error, ModelVersionNotFound) else model, error)
 
     def _serve_other(self, exchange: Exchange, route: Route) -> None:
         try:

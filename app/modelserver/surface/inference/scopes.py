@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from modelserver.engine.wire.messages import Load
 from modelserver.errors import BadRequest
 from modelserver.surface.http.exchange import Exchange, Target
 from modelserver.surface.inference.routes import Route
 
 # The application gets the body in bytes, whatever its type.
 OCTETS: Final = "application/octet-stream"
+# The built-in handlers that are none.
+_PLAIN: Final = (
+    *("base_handler", "text_classifier", "image_classifier", "object_detector", "image_segmenter"),
+    *("densenet_handler", "tabular"),
+)
 _WEBSOCKET: Final = b"sec-websocket-key"
 
 
@@ -48,6 +56,18 @@ def _root_path(path: str, route: Route) -> str:
 def names_model(path: str) -> bool:
     """Whether the model and its version are in the path; OpenAI's own paths leave them to the body."""
     return not path.startswith(("/v1/", "/openai/v1/"))
+
+
+def may_take_scopes(load: Load) -> bool:
+    """Whether a handler that was never loaded may be an application: a script without the name of one is
+    none, and of the built-in handlers only vLLM's.
+    """
+    module, _, attribute = load.handler.partition(":")
+    try:
+        source = Path(load.model_dir, module).with_suffix(".py").read_bytes()
+    except OSError:
+        return module not in _PLAIN
+    return bool(attribute) or re.search(rb"\bapp\b|import\s*\*", source) is not None
 
 
 def without_version(target: Target) -> Target:
