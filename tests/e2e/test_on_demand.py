@@ -9,6 +9,7 @@ from tests import tiny_models
 from tests.e2e.chunks import ChunkReader
 from tests.e2e.grpc_client import channel, grpc_settings, oip, stub
 from tests.e2e.serving import MODEL_CODE, Home, Server, archived, serving, wait_until
+from tests.e2e.test_serve import write_onnx
 
 MISSING = "No module named"
 
@@ -49,14 +50,18 @@ def test_first_requests_of_all_protocols_load_the_model(server):
 
 
 def test_first_request_of_an_application_has_any_path(server):
-    """Whether the part behind its name is a version is known when the model has loaded."""
-    for name in ("shop", "cold"):
-        server.registered(f"{'shop' if name == 'shop' else 'witness'}.mar", model_name=name, load="on-demand")
+    """Whether the part behind its name is a version is known when the model has loaded. Other models are not
+    loaded for versions that do not exist.
+    """
+    for archive, name in (("shop", "shop"), ("witness", "cold")):
+        registered = server.register(f"{archive}.mar", model_name=name, load="on-demand").json()["status"]
+        assert registered.endswith("registered with 0 initial workers. The first request loads the model.")
     answers = [server.inference.get(f"/predictions/{name}/items/5") for name in ("shop", "shop", "cold")]
 
     assert [answer.status_code for answer in answers] == [200, 200, 404]
     assert answers[0].json() == answers[1].json()
     assert "Model version: items does not exist for model: cold" in answers[2].text
+    assert (state(server, "shop"), state(server, "cold")) == ("loaded", "parked")
 
 
 def test_model_is_parked_and_loaded_by_request(server):
@@ -252,16 +257,17 @@ def test_idle_model_is_parked(server):
 @pytest.mark.slow  # it loads torch's models twice
 @pytest.mark.timeout(400)
 def test_kinds_of_models_are_loaded_and_parked(tmp_path):
-    """Behind two front ends: an archive, TorchScript, torchvision's network, a hub chat, and sequences,
-    whose model is not parked while one of them lives. A restart restores them without workers.
+    """Behind two front ends: an archive, files of TorchScript and ONNX, a network of torchvision, a hub chat,
+    and sequences, whose model is not parked while one of them lives. A restart restores them without workers.
     """
-    pytest.importorskip("transformers")
-    pytest.importorskip("torchvision")
+    for package in ("transformers", "torchvision", "onnxruntime"):
+        pytest.importorskip(package)
     torch = pytest.importorskip("torch")
     store = tmp_path / "store"
     (store / "chat").mkdir(parents=True)
     tiny_models.llama(store / "chat")
     torch.jit.script(torch.nn.Identity()).save(store / "script.pt")
+    write_onnx(store / "graph.onnx")
     tickets = "useJobTicket: true\n"
     config = f"{tickets}sequenceBatching: true\nsequenceMaxIdleMSec: 60000\nmaxNumSequence: 8\n"
     archived(store, "witness", MODEL_CODE / "witness.py", config=tickets)
@@ -275,6 +281,7 @@ def test_kinds_of_models_are_loaded_and_parked(tmp_path):
         "witness": lambda: server.predict("witness", b"x"),
         "network": lambda: server.predict("network", image.getvalue()),
         "script": lambda: server.v1("script", [1.0]),
+        "graph": lambda: server.v1("graph", [[1.0, 2.0]]),
         "chat": lambda: server.inference.post("/v1/chat/completions", json=chat),
         "sums": lambda: server.predict("sums", {"add": 1}, headers={**sequence, **end}),
     }
@@ -282,7 +289,7 @@ def test_kinds_of_models_are_loaded_and_parked(tmp_path):
     flags, settings = ("--models", "all", "--load", "on-demand"), {"frontend_processes": 2, "idle_timeout": 0}
     with serving(Server(home, store, flags, settings)) as server:
         network = "torchvision://squeezenet1_1?weights=random&seed=7"
-        for url, name in ((network, "network"), ("script.pt", "script")):
+        for url, name in ((network, "network"), ("script.pt", "script"), ("graph.onnx", "graph")):
             server.registered(url, model_name=name, initial_workers=None)
         for name in ask:
             assert (name, server.describe(name)["workers"]) == (name, [])
