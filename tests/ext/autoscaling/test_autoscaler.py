@@ -213,18 +213,22 @@ async def test_failed_starts_are_not_repeated_at_once(make, stage, autoscaler, c
 
 
 @pytest.mark.parametrize(
-    ("available", "resident", "workers"),
+    ("available", "resident", "room", "workers"),
     [
-        (RESERVE + BASE_NEED, 0, 2),
-        (RESERVE + BASE_NEED - 1, 0, 1),
-        (RESERVE + BASE_NEED, BASE_NEED + 1, 1),
-        (RESERVE + 2 * BASE_NEED, BASE_NEED + 1, 2),
+        (RESERVE + BASE_NEED, 0, 1.0, 2),
+        (RESERVE + BASE_NEED - 1, 0, 1.0, 1),
+        (RESERVE + BASE_NEED, BASE_NEED + 1, 1.0, 1),
+        (RESERVE + 2 * BASE_NEED, BASE_NEED + 1, 1.0, 2),
+        (PLENTY, 0, 0.9, 1),
     ],
-    ids=["enough", "short", "large workers", "enough for large ones"],
+    ids=["enough", "short", "large workers", "enough for large ones", "small budget"],
 )
-async def test_worker_is_added_where_memory_suffices(make, autoscaler, machine, available, resident, workers):
+async def test_worker_is_added_where_memory_suffices(
+    make, autoscaler, machine, available, resident, room, workers
+):
     pool = await make()
     machine.available, machine.resident = available, resident
+    pool.crew.spec = replace(pool.crew.spec, room=lambda: room)
     submit(pool, 6)
     look(autoscaler, 0.0, 3.0)
 
@@ -254,10 +258,13 @@ async def test_memory_is_read_seldom(make, autoscaler, machine):
     assert 5 <= available.call_count <= 11
 
 
-async def test_shortage_of_memory_removes_workers(make, stage, autoscaler, machine):
+@pytest.mark.parametrize(("available", "room"), [(SHORTAGE - 1, 1.0), (PLENTY, -0.1)])
+async def test_shortage_of_memory_removes_workers(make, stage, autoscaler, machine, available, room):
+    """That of the machine, or of the budget of models that are loaded on demand."""
     pool = await make(fewest=3)
     pool.scale(1, 4)
-    machine.available = SHORTAGE - 1
+    machine.available = available
+    pool.crew.spec = replace(pool.crew.spec, room=lambda: room)
     look(autoscaler, 0.0, 10.0)
 
     assert len(pool.workers) == 1

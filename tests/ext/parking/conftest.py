@@ -21,6 +21,7 @@ from modelserver.engine.wire.messages import Load
 from modelserver.ext.parking.budgets import BASE, Budgets
 from modelserver.ext.parking.history import History
 from modelserver.ext.parking.keeper import LOOKS, Keeper
+from modelserver.ext.parking.meters import ParkingMeters
 from modelserver.ext.parking.needs import Needs
 from modelserver.ext.parking.resident import Resident
 
@@ -38,11 +39,14 @@ class Floor:
         self.gpus: dict[int, GpuMemory] = {}
         gpus = SimpleNamespace(memory=self.gpus.get, renew=self.renew)
         self.budgets = Budgets(1000 * MIB, 0, Needs(folder), gpus)
-        self.keeper = Keeper(self.budgets, History(folder), memory_of=self.measure, clock=lambda: self.now)
         self.pools: dict[str, Pool] = {}
         self.metrics = ServerMetrics(hostname="h")
+        self.meters = ParkingMeters(self.metrics)
+        self.keeper = Keeper(
+            self.budgets, History(folder), self.meters, memory_of=self.measure, clock=lambda: self.now
+        )
         self._times = times
-        self._gate = StartGate(available=lambda: math.inf)
+        self.gate = StartGate(available=lambda: math.inf)
 
     async def renew(self) -> None:
         """What ``gpus`` says is the last reading."""
@@ -62,7 +66,7 @@ class Floor:
             threads=1,
             frame_limit=1 << 20,
             need=BASE_NEED + COPIES * (mib * MIB - BASE),
-            gate=self._gate,
+            gate=self.gate,
             launcher=options.pop("launcher", None),
         )
         ids = iter(range(9000, 9100))
@@ -76,7 +80,7 @@ class Floor:
             devices=DeviceList(gpus),
             metrics=Counts(),  # type: ignore[arg-type]
             affinity=options.pop("affinity", None),
-            clock=pools.now,
+            clock=lambda: self.now,
         )
         self.pools[name] = pool
         values = {**OPTIONS, **options}
@@ -93,8 +97,11 @@ class Floor:
         return self.keeper.residents[-1]
 
     def ask(self, name: str, body: bytes = b"x") -> Request:
-        """A request, which waits."""
+        """A request, which waits; its model is added if there is none of the name."""
+        if name not in self.pools:
+            self.add(name)
         request = pools.request(body)
+        request.arrived = self.now
         self.pools[name].submit(request)
         return request
 

@@ -1,22 +1,33 @@
 import asyncio
+import errno
+import math
 from types import SimpleNamespace
 
 import pytest
 from tests.engine.pools import pools
 from tests.engine.pools.pools import LIMITS, contents
+from tests.waiting import until
 
-from modelserver.engine.batching.request import SequencedRequest, SequenceMark
-from modelserver.engine.pools.gate import MAX_LOADING
+from modelserver.engine.batching.request import Request, SequencedRequest, SequenceMark
+from modelserver.engine.pools.gate import MAX_LOADING, StartGate
 from modelserver.engine.wire.messages import Answer, Parts, Row, SequenceHeaders
 from modelserver.errors import Conflict, ServiceUnavailable
 from modelserver.ext.parking import keeper as module
+from modelserver.ext.parking import stored
 from modelserver.ext.parking.keeper import LOOKS, MEASURES, PATIENCE
+from modelserver.ext.parking.needs import Needs
 from modelserver.ext.parking.resident import Resident
 from modelserver.ext.parking.room import MIN_RESIDENCE
 from modelserver.ext.sequences.affinity import SequenceAffinity
 from modelserver.ext.sequences.queue import SequenceLimits, SequenceQueue
 
 MIB = 1 << 20
+
+
+def affinity():
+    names = SequenceHeaders()
+    limits = SequenceLimits(60.0, max_sequences=9)
+    return SequenceAffinity(SequenceQueue(2, LIMITS.make_policy(), 10, 10_000, limits, names), names)
 
 
 @pytest.mark.parametrize(
@@ -48,10 +59,8 @@ async def test_least_valuable_model_makes_room(floor):
     """The one whose requests are fewest; those that are young, or have requests, stay."""
     floor.keeper.budgets.machine.limit = 300 * MIB
     for number, (name, requests) in enumerate({"a": 3, "b": 1, "c": 2}.items(), 1):
-        floor.add(name)
         await floor.use(number, name, requests)
         floor.ask(name)
-    floor.add("d")
     floor.ask("d")
     await floor.settle(MIN_RESIDENCE - 1)
     assert floor.states()["d"] == "waiting"  # all have a request
@@ -66,7 +75,6 @@ async def test_least_valuable_model_makes_room(floor):
 
 async def test_model_larger_than_the_budget_is_refused(floor):
     floor.keeper.budgets.machine.limit = 99 * MIB
-    floor.add("a")
     request = floor.ask("a")
     await floor.settle()
 
@@ -77,8 +85,6 @@ async def test_model_larger_than_the_budget_is_refused(floor):
 
 async def test_smaller_budget_parks_models_and_a_larger_one_loads_them(floor):
     """At once those that nobody uses, the others after their requests."""
-    floor.add("busy")
-    floor.add("idle")
     await floor.use(1, "idle")
     floor.ask("busy")
     process = await floor.load(2)
@@ -102,7 +108,6 @@ async def test_smaller_budget_parks_models_and_a_larger_one_loads_them(floor):
 async def test_request_that_waits_for_memory_is_placed_in_a_larger_budget(floor):
     floor.keeper.budgets.machine.limit = 150 * MIB
     for name in "ab":
-        floor.add(name)
         floor.ask(name)
         await floor.settle()
     assert floor.states() == {"a": "loading", "b": "waiting"}
@@ -112,23 +117,51 @@ async def test_request_that_waits_for_memory_is_placed_in_a_larger_budget(floor)
     assert floor.states() == {"a": "loading", "b": "loading"}
 
 
-async def test_request_that_finds_no_room_is_refused_with_the_budget(floor):
-    floor.keeper.budgets.machine.limit = 150 * MIB
-    floor.add("a")
-    floor.ask("a")
-    await floor.load(1)
-    floor.add("b", startup_timeout=20)
-    request = floor.ask("b")
-    await floor.settle(19)
-    assert not request.done
-    await floor.settle(1)
-
-    failure = request.failure()
+def lacks_memory(failure):
+    """Whether it says when to try again, and which budget is too small."""
+    text = "of max_models_memory=157286400 100 MiB are used, and no other model could be parked in time"
     assert isinstance(failure, ServiceUnavailable)
-    assert failure.headers == ((b"retry-after", b"1"),)
-    assert "of max_models_memory=157286400 100 MiB are used, and no other model could be parked" in str(
-        failure
-    )
+    return failure.headers == ((b"retry-after", b"1"),) and text in str(failure)
+
+
+@pytest.mark.parametrize("has_sequences", [False, True])
+async def test_request_that_finds_no_room_is_refused_with_the_budget(floor, has_sequences):
+    """At its own deadline, or after ``startupTimeout``; those that came later wait on, and are answered."""
+    floor.keeper.budgets.machine.limit = 150 * MIB
+    floor.ask("a")
+    process = await floor.load(1)
+    resident = floor.add("b", startup_timeout=20, affinity=affinity() if has_sequences else None)
+
+    async def send(name, deadline=None):
+        request = Request("id", [Row("id", 1)], [b"x"], floor.now, deadline=deadline)
+        if has_sequences:
+            mark = SequenceMark(name, ends=True)
+            request = SequencedRequest("id", request.rows, [b"x"], floor.now, deadline=deadline, mark=mark)
+        floor.pools["b"].submit(request)
+        load = asyncio.create_task(resident.load())
+        await asyncio.sleep(0)
+        return request, load
+
+    first, first_load = await send("first")
+    await floor.settle(10)
+    due, later_load = await send("due", pools.now())
+    later, _ = await send("later")
+    with pytest.raises(ServiceUnavailable) as refused:
+        await resident.load(seconds=0.0)
+    await until(lambda: due.done)
+    await floor.settle(9)
+    assert not first.done
+    await floor.settle(1)
+    await asyncio.wait({first_load})
+    failures = refused.value, due.failure(), first.failure(), first_load.exception()
+    assert all(map(lacks_memory, failures))
+    await floor.answer(process)
+    await floor.settle(MIN_RESIDENCE)
+    await floor.answer(await floor.load(2))
+    await later_load
+
+    assert contents(later) == [b"x"]
+    assert resident.failed_loads == 0
 
 
 async def test_what_was_measured_counts_instead_of_the_files(floor):
@@ -148,7 +181,6 @@ async def test_what_was_measured_counts_instead_of_the_files(floor):
 async def test_model_that_grows_makes_others_leave(floor):
     floor.keeper.budgets.machine.limit = 250 * MIB
     for number, name in enumerate(("a", "b"), 1):
-        floor.add(name)
         await floor.use(number, name)
     busy = floor.ask("b")
     floor.sizes[floor.stage.processes[1].pid] = 200 * MIB
@@ -162,7 +194,6 @@ async def test_worker_that_was_not_waited_for_makes_others_leave(floor):
     """A replacement's, that of a larger minWorkers: the budget holds again before it has loaded."""
     floor.keeper.budgets.machine.limit = 250 * MIB
     for number, name in enumerate(("a", "b"), 1):
-        floor.add(name)
         await floor.use(number, name)
     floor.ask("b")
     await floor.settle(MIN_RESIDENCE + 1)
@@ -176,7 +207,6 @@ async def test_worker_that_was_not_waited_for_makes_others_leave(floor):
 async def test_most_valuable_of_several_is_loaded_first(floor):
     floor.keeper.budgets.machine.limit = 100 * MIB
     for number, (name, requests) in enumerate({"a": 1, "b": 5}.items(), 1):
-        floor.add(name)
         await floor.use(number, name, requests)
         await floor.settle(MIN_RESIDENCE + 1)
         floor.keeper.residents[-1].park()
@@ -188,14 +218,28 @@ async def test_most_valuable_of_several_is_loaded_first(floor):
     assert floor.states() == {"a": "waiting", "b": "loading"}
 
 
+async def test_most_valuable_of_several_passes_the_gate_first(floor):
+    """There is memory for all of them, but one at a time may load."""
+    floor.gate = StartGate(1, lambda: math.inf)
+    for number, (name, requests) in enumerate({"a": 1, "b": 5, "c": 2}.items(), 1):
+        await floor.use(number, name, requests)
+        await floor.settle(LOOKS)
+        floor.keeper.residents[-1].park()
+    for name in ("first", "a", "c", "b"):
+        floor.ask(name)
+        await floor.settle()
+    for number in range(4, 8):
+        await floor.load(number)
+
+    assert [spec.load.model_name for spec in floor.stage.specs[3:]] == ["first", "b", "c", "a"]
+
+
 async def test_request_that_has_waited_for_long_comes_before_valuable_models(floor):
     floor.keeper.budgets.machine.limit = 100 * MIB
     for number, (name, requests) in enumerate({"a": 1, "b": 5}.items(), 1):
-        floor.add(name)
         process = await floor.use(number, name, requests)
         await floor.settle(MIN_RESIDENCE + 1 if name == "a" else 0)
     floor.ask("b")
-    floor.add("c")
     floor.ask("a")
     await floor.settle(PATIENCE)
     floor.ask("c")
@@ -231,7 +275,6 @@ async def test_large_model_gets_what_becomes_free_bit_by_bit(floor):
 
 async def test_requests_wait_on_when_their_model_is_scaled_to_no_workers(floor):
     """They are answered after it was loaded again, and need no further request for that."""
-    floor.add("a")
     first = floor.ask("a")
     process = await floor.load(1)
     second = floor.ask("a")
@@ -277,7 +320,6 @@ async def test_load_that_nothing_waits_for_is_stopped_by_a_client(floor):
 
 
 async def test_unregistered_model_is_forgotten(floor):
-    floor.add("a")
     floor.ask("a")
     await floor.load(1)
     await floor.pools["a"].close(0.0)
@@ -320,17 +362,18 @@ async def test_metrics_are_of_models_that_were_used(floor, monkeypatch):
     """The least recently used of the parked ones leave; what they counted comes back with them."""
     monkeypatch.setattr(module, "MOST_VISIBLE", 2)
     for number, name in enumerate(("a", "b", "c", "d"), 1):
-        floor.add(name)
         await floor.use(number, name)
         await floor.settle(1)
-        floor.keeper.residents[-1].park()
-        await floor.settle()
 
     def names():
         text = b"".join(floor.metrics.pieces()).decode()
         return [name for name in "abcde" if f'modelserver_split_requests_total{{model_name="{name}"' in text]
 
     floor.add("e")
+    assert names() == ["a", "b", "c", "d"]  # they are loaded
+    for each in floor.keeper.residents[:4]:
+        each.park()
+    floor.keeper.look()
     assert names() == ["c", "d"]
     floor.ask("a")
     await floor.load(5)
@@ -414,8 +457,6 @@ async def test_model_that_streams_is_not_parked(floor):
 
 async def test_model_that_never_stops_loading_holds_up_no_other(floor):
     floor.keeper.budgets.machine.limit = 200 * MIB
-    floor.add("endless")
-    floor.add("b")
     floor.ask("endless")
     await floor.settle()
     request = floor.ask("b")
@@ -429,7 +470,6 @@ async def test_model_that_never_stops_loading_holds_up_no_other(floor):
 async def test_model_that_outgrows_the_budget_is_refused_after_it_was_parked(floor):
     """It answers what it has; then there is no room for it any more."""
     floor.keeper.budgets.machine.limit = 150 * MIB
-    floor.add("a")
     floor.ask("a")
     process = await floor.load(1)
     floor.sizes[process.pid] = 200 * MIB
@@ -459,6 +499,33 @@ async def test_workers_that_were_added_do_not_count_for_the_next_load(floor):
     assert floor.states() == {"a": "loaded"}
 
 
+async def test_further_workers_fit_into_the_budget(floor):
+    """By the memory that no model waits for; also those count that have not been measured yet."""
+    floor.keeper.budgets.machine.limit = 250 * MIB
+    resident = floor.add("a", workers=(0, 3))
+    await floor.use(1, "a")
+    room = resident.pool.crew.spec.room
+    rooms = [room()]
+    for count in (2, 3, 2):
+        floor.pools["a"].crew.resize(count)
+        rooms.append(room())
+    floor.ask("b")
+    rooms.append(room())
+
+    assert rooms == [1.5, 0.5, -0.5, 0.5, 0.0]
+
+
+async def test_further_workers_fit_into_gpus(floor):
+    """Each gets the next one, where other models may have memory."""
+    floor.budgets.change(device=1024 * MIB)
+    other = floor.add("other", gpus=(1,), workers=(2, 2))
+    resident = floor.add("a", gpus=(0, 1), workers=(1, 2))
+    need = floor.keeper.need_of(other).device
+    await floor.settle()
+
+    assert resident.pool.crew.spec.room() == pytest.approx(1024 * MIB / need - 2)
+
+
 async def test_measuring_that_fails_is_logged(floor, caplog):
     """Requests are served all the same, and what was not measured is measured later."""
     resident = floor.add("a")
@@ -472,6 +539,27 @@ async def test_measuring_that_fails_is_logged(floor, caplog):
     await floor.settle(MEASURES)
 
     assert resident.memory == 70 * MIB
+
+
+async def test_full_disk_stops_nothing(floor, tmp_path, monkeypatch, caplog):
+    """Models are loaded and parked by what they were measured to need, which is written later."""
+
+    def fail(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stored, "replace_file", fail)
+        for number in (1, 2):
+            await floor.use(number, "a", mib=39 + number)
+            floor.keeper.residents[0].park()
+    assert caplog.text.count("What models need cannot be kept") == 1
+    needs = floor.budgets.needs
+    assert not list(tmp_path.iterdir())
+    needs.save()
+    floor.budgets.needs = Needs(tmp_path)
+    floor.budgets.needs.load()
+
+    assert floor.keeper.need_of(floor.keeper.residents[0]).memory == 41 * MIB
 
 
 async def test_sequence_keeps_its_worker(floor):
@@ -491,10 +579,8 @@ async def test_sequence_keeps_its_worker(floor):
 
 async def test_worker_to_come_is_a_ticket(floor):
     """With ``useJobTicket``, a parked model has a free worker: the one that its next request starts."""
-    names = SequenceHeaders()
-    queue = SequenceQueue(2, LIMITS.make_policy(), 10, 10_000, SequenceLimits(60.0), names)
     floor.add("plain", tickets=True)
-    floor.add("stateful", tickets=True, affinity=SequenceAffinity(queue, names))
+    floor.add("stateful", tickets=True, affinity=affinity())
     ends = SequenceMark("s", ends=True)
     requests = {
         "plain": pools.request(b"x"),
@@ -515,7 +601,7 @@ async def test_event_looks_at_what_has_changed(floor, monkeypatch):
         await floor.use(number + 1, f"m{number}")
     await floor.settle(MIN_RESIDENCE)
     looked = set()
-    for name in ("state", "is_busy"):
+    for name in ("state", "_is_busy"):
         read = getattr(Resident, name).fget
 
         def watched(resident, read=read):
@@ -557,8 +643,6 @@ async def test_event_looks_at_what_has_changed(floor, monkeypatch):
 @pytest.mark.parametrize("jump", [-500.0, 100_000.0])
 async def test_clock_that_jumps_stops_nothing(floor, jump):
     """Models are loaded, measured and parked as before."""
-    floor.add("a")
-    floor.add("b")
     await floor.use(1, "a")
     floor.now += jump
     request = floor.ask("b")

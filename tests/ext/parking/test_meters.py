@@ -1,6 +1,3 @@
-from modelserver.ext.parking.meters import ParkingMeters
-
-
 def lines(floor, *words):
     """Series with one of these words in their names, without the prefix."""
     text = b"".join(floor.metrics.pieces()).decode().replace("modelserver_", "").replace('model_name="', "")
@@ -8,7 +5,7 @@ def lines(floor, *words):
 
 
 async def test_models_have_metrics_until_they_are_unregistered(floor):
-    meters = ParkingMeters(floor.metrics)
+    meters = floor.meters
     meters.show(floor.keeper.residents, lambda: 5.0)
     for name in ("a", "b"):
         floor.add(name, gpus=(0,))

@@ -46,6 +46,25 @@ async def test_model_is_loaded_before_its_time(floor):
     assert resident.describe()["prewarms"] == {"hit": 1}
 
 
+@pytest.mark.parametrize("jump", [-3 * DAY, -1800.0, 1800.0, 3 * DAY])
+async def test_model_is_loaded_in_time_though_the_clock_is_set(floor, jump):
+    """Once: what was stored by the clock as it was before counts no more."""
+    wall = 2e9
+    floor.keeper.prewarming._wall = lambda: wall + floor.now
+    add_daily(floor, "a", after=600, idle_timeout=20)
+    await floor.settle(60)
+    wall += jump
+    await floor.settle(540 - EARLY - EVERY - 1)
+    assert floor.states() == {"a": "parked"}
+    await floor.settle(EVERY)
+    await floor.load(1)
+    for _ in range(100):
+        await floor.settle(EVERY)
+
+    assert floor.states() == {"a": "parked"}
+    assert floor.keeper.describe()["prewarms"] == {"hit": 0, "miss": 1}
+
+
 async def test_model_that_is_not_used_after_all_is_a_miss(floor):
     """It stays until its time is over, though it is idle, and is not loaded again for the same."""
     resident = add_daily(floor, "a", after=60, idle_timeout=20)
@@ -88,7 +107,6 @@ async def test_used_model_that_is_expected_again_stays(floor):
 @pytest.mark.parametrize(("requests", "state"), [(1, "parked"), (50, "loaded")])
 async def test_only_less_valuable_models_make_room(floor, requests, state):
     floor.budgets.machine.limit = 150 * MIB
-    floor.add("used")
     floor.ask("used")
     process = await floor.load(1)
     for _ in range(5):
@@ -107,7 +125,6 @@ async def test_only_less_valuable_models_make_room(floor, requests, state):
 async def test_waiting_requests_come_first(floor):
     floor.budgets.machine.limit = 100 * MIB
     add_daily(floor, "a", after=60, requests=1000)
-    floor.add("b")
     floor.ask("b")
     await floor.settle()
 

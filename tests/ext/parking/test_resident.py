@@ -97,7 +97,7 @@ async def test_loads_that_wait_are_bounded(floor):
         each.cancel()
     await asyncio.gather(*loads, return_exceptions=True)
 
-    assert not resident.is_busy
+    assert not resident._is_busy
 
 
 async def test_request_that_comes_as_the_model_is_parked_loads_it_again(floor):
@@ -177,9 +177,9 @@ async def test_requests_wait_for_a_load_within_deadline_and_queue(floor):
     await asyncio.sleep(0)
     with pytest.raises(ServiceUnavailable, match="Too many requests wait until model a is loaded") as full:
         await resident.load(1)
+    await floor.settle()
     with pytest.raises(DeadlineExceeded, match="passed before model a was loaded"):
         await resident.load(seconds=0.0)
-    await floor.settle()
     await floor.load(1)
     await first
 

@@ -158,12 +158,19 @@ class BatchQueue:
         if not parcels:
             del self._lanes[request.key]
 
+    def all(self) -> list[Request]:
+        """The requests that wait, each once."""
+        return list(dict.fromkeys(parcel.request for parcel in self._parcels()))
+
+    def _parcels(self) -> Iterable[Parcel]:
+        return itertools.chain.from_iterable(lane.parcels for lane in self._lanes.values())
+
     def drain(self) -> list[Request]:
         """Removes everything; returns the requests that waited, each once."""
-        waiting = {id(p.request): p.request for lane in self._lanes.values() for p in lane.parcels}
-        for request in waiting.values():
+        waiting = list(dict.fromkeys(parcel.request for parcel in BatchQueue._parcels(self)))
+        for request in waiting:
             self.remove(request)
-        return list(waiting.values())
+        return waiting
 
     def due(self, now: float, idle_workers: int) -> float:
         """The time of the next batch: at most ``now`` if one can be sent, infinity if nothing waits."""

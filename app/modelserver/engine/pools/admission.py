@@ -139,8 +139,8 @@ class Admission:
         if request.done:
             return
         self._metrics.requests.expired()
-        ms = (self._clock() - request.arrived) * 1000
-        self.abort(request, DeadlineExceeded(f"The deadline of the request passed after {ms:.0f} ms."))
+        text = f"The deadline of the request passed after {(self._clock() - request.arrived) * 1000:.0f} ms."
+        self.abort(request, self._crew.spec.shortage() or DeadlineExceeded(text))
 
     def refuse(self, requests: Iterable[Request]) -> None:
         """Refuses requests that have left the queue, as their sequences have ended."""

@@ -279,7 +279,8 @@ class WorkerSpec:
     knows whether a lost worker began them. ``measured`` gets printed metrics. ``ipex``: whether handlers use
     Intel's extension, and on GPUs. ``named_files`` are files of the server, by
     the variable that names each. ``worth``: requests wait until a worker has started, those first that are
-    worth most; None: not on demand.
+    worth most; None: not on demand. ``room``: for how many more workers there is memory, below 0 if it is
+    exceeded. ``shortage``: what requests receive whose time passes while they wait for memory.
     """
 
     load: Load
@@ -300,6 +301,8 @@ class WorkerSpec:
     measured: Measured | None = None
     ipex: tuple[bool, bool] = (False, False)
     worth: Callable[[], float] | None = None
+    room: Callable[[], float] | None = None
+    shortage: Callable[[], ModelServerError | None] = lambda: None
 
     @property
     def files(self) -> int:

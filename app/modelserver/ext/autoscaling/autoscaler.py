@@ -10,7 +10,8 @@ state. Decisions made here:
   supervision handles it.
 * Memory: a worker counts as much as loading may need (:func:`~modelserver.engine.pools.gate.need_of`) or as
   the largest one of its pool, whichever is more, and ``RESERVE`` stays free. On a GPU, where one worker is
-  added at a time, it counts as much as the pool's workers there.
+  added at a time, it counts as much as the pool's workers there. Models that are loaded on demand have no
+  more workers than their budgets allow.
 """
 
 from __future__ import annotations
@@ -191,6 +192,8 @@ class Autoscaler:
             occupied = (self._resident(worker.pid) for worker in pool.workers)
             need = max(need, processes * max(occupied, default=0))
         room = max(0.0, (free - RESERVE) // need)
+        if spec.room is not None:
+            room = min(room, spec.room())
         return min(room, self._gpu_room(pool)) if measure else room
 
     def _gpu_room(self, pool: Pool) -> float:

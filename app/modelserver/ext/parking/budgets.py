@@ -12,6 +12,8 @@ from modelserver.ext.parking.needs import Need, Needs
 from modelserver.ext.parking.policy import ModelValues
 
 if TYPE_CHECKING:
+    from collections import Counter
+
     from modelserver.ext.parking.resident import Resident
 
 # Bytes of a process beside its model's files, until it has been measured: on the machine, and on a GPU.
@@ -112,16 +114,26 @@ class Budgets:
         self.needs.learn(_content_of(resident), need)
 
     def need(self, resident: Resident, budget: Budget) -> int:
-        """Bytes that loading it takes: those of all workers that this starts."""
+        """Bytes that its workers need, or all that loading it starts."""
         need, pool = self.need_of(resident), resident.pool
         if budget.gpu is not None:
             return (need.device or 0) * workers_by_gpu(pool)[budget.gpu]
-        return need.memory * max(1, pool.min_workers)
+        return need.memory * max(1, pool.min_workers, len(pool.workers))
 
     def occupied(self, resident: Resident, budget: Budget) -> int:
         """Bytes that it has, or needs until that is measured, of a budget that it needs memory of."""
         has = resident.memory if budget.gpu is None else resident.device_memory.get(budget.gpu, 0)
-        return has or self.need(resident, budget)
+        need = self.need(resident, budget)
+        # Of several workers, some may not be measured yet.
+        return max(has, need) if len(resident.pool.workers) > 1 else has or need
+
+    def room(self, resident: Resident, used: Counter[Budget]) -> float:
+        """For how many more workers there is memory beside what is used; below 0: that is too much."""
+        need = self.need_of(resident)
+        needs = {self.machine: need.memory}
+        if need.device:
+            needs.update(dict.fromkeys(map(self._of_gpu, gpus_of(resident.pool, more=True)), need.device))
+        return min((budget.limit - used[budget]) / max(1, size) for budget, size in needs.items())
 
     def on_gpus(self, resident: Resident, pids: Collection[int]) -> dict[int, int]:
         """Bytes that its processes had on each GPU at the last reading, as far as the driver says."""

@@ -15,6 +15,7 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from modelserver.engine.pools.spec import WorkerState
@@ -25,7 +26,7 @@ from modelserver.ext.parking.machines import guest_of, shared
 from modelserver.ext.parking.memory import gpus_of, is_leaving, own_memory, pids_of, workers_by_gpu
 from modelserver.ext.parking.needs import Need
 from modelserver.ext.parking.prewarming import EVERY, Prewarming, has_habits, is_over
-from modelserver.ext.parking.resident import IDLE, MEMORY, Resident, TooLarge
+from modelserver.ext.parking.resident import IDLE, MEMORY, Resident, TooLarge, refusal_of
 from modelserver.ext.parking.room import Occupancy, Room
 from modelserver.models.version import ModelVersion
 
@@ -54,7 +55,7 @@ class Keeper:
         self,
         budgets: Budgets,
         history: History,
-        meters: ParkingMeters | None = None,
+        meters: ParkingMeters,
         *,
         memory_of: Callable[[Iterable[int]], int] = own_memory,
         clock: Callable[[], float] = time.monotonic,
@@ -91,7 +92,8 @@ class Keeper:
         crew = model.pool.crew
         crew.on_demand = resident
         spec = shared(self, resident, crew.spec)
-        crew.spec = replace(spec, worth=lambda: self.value_of(resident))
+        worth, room = partial(self.value_of, resident), partial(self._room_for, resident)
+        crew.spec = replace(spec, worth=worth, room=room, shortage=partial(self.shortage_of, resident))
         self.residents.append(resident)
         if has_habits(resident):
             self._habitual[resident] = None
@@ -146,35 +148,33 @@ class Keeper:
         """Its workers have loaded, which ``cold`` requests have waited for."""
         self._unmeasured.add(resident)
         self._show(resident)
-        if self._meters is not None:
-            self._meters.loaded(resident.model, cold, resident.load_seconds)
+        self._meters.loaded(resident.model, cold, resident.load_seconds)
         _log.info("Model %s %s is loaded, in %.2f s", *_named(resident), resident.load_seconds)
         self.soon(resident)
 
     def _show(self, resident: Resident) -> None:
-        """Shows the model's metrics, and hides those of the parked model that was used least recently."""
         resident.model.metrics.series.show()
         self._visible[resident] = None
-        if len(self._visible) > MOST_VISIBLE:
+
+    def _hide(self) -> None:
+        """Hides the metrics of the parked models that were used least recently, if too many are visible."""
+        if (excess := len(self._visible) - MOST_VISIBLE) > 0:
             parked = [each for each in self._visible if each.state == "parked"]
-            if parked:
-                oldest = min(parked, key=lambda each: each.used_at)
-                oldest.model.metrics.series.hide()
-                del self._visible[oldest]
+            for each in sorted(parked, key=lambda each: each.used_at)[:excess]:
+                each.model.metrics.series.hide()
+                del self._visible[each]
 
     def failed(self, resident: Resident, error: ModelServerError) -> None:
         """Its workers could not load the model."""
         resident.fail(error)
         self._show(resident)
-        if self._meters is not None:
-            self._meters.failed(resident.model)
+        self._meters.failed(resident.model)
         self.soon(resident)
 
     def park(self, resident: Resident, reason: str) -> None:
         """Ends its workers; it is loaded again for the next request."""
         resident.end(reason)
-        if self._meters is not None:
-            self._meters.parked(resident.model, reason)
+        self._meters.parked(resident.model, reason)
         _log.info("Model %s %s is parked (%s)", *_named(resident), reason)
 
     # -- looking
@@ -194,8 +194,11 @@ class Keeper:
         for resident in changed:
             self._look_at(resident, now)
         for resident in changed:
-            if self._waited(resident) >= resident.model.options.startup_timeout:
-                resident.fail(ServiceUnavailable(self._lack_of(resident, self._room())), LOOKS)
+            timeout = resident.model.options.startup_timeout
+            if self._waited(resident) >= timeout:
+                _log.warning("Model %s %s has no place: %s", *_named(resident), self._lack_of(resident))
+                resident.refuse_late(now - timeout)
+        self._hide()
 
     def _look_at(self, resident: Resident, now: float) -> None:
         pool = resident.pool
@@ -237,13 +240,20 @@ class Keeper:
         self._occupancy.follow(resident)
         self.prewarming.forget(resident)
 
-    def _lack_of(self, resident: Resident, room: Room) -> str:
+    def shortage_of(self, resident: Resident) -> ModelServerError | None:
+        """What requests receive whose time passes while they wait for memory; None: they do not."""
+        if resident.waiting_since is None:
+            return None
+        return refusal_of(resident.model.name, ServiceUnavailable, self._lack_of(resident), LOOKS)
+
+    def _lack_of(self, resident: Resident) -> str:
         """Why it has not been loaded, in words."""
+        room = self._room()
         for budget in room.missing(resident):
             need, used = self.budgets.need(resident, budget), room.used[budget]
             return (
                 f"it needs about {need // MIB} MiB, of {budget} {used // MIB} MiB are used, "
-                "and no other model could be parked"
+                "and no other model could be parked in time"
             )
         return "others were loaded first"
 
@@ -369,6 +379,12 @@ class Keeper:
     def need_of(self, resident: Resident) -> Need:
         """What a worker of it needs: as learned, else an estimate."""
         return self.budgets.need_of(resident)
+
+    def _room_for(self, resident: Resident) -> float:
+        """For how many more of its workers there is memory; what is free is for models that wait."""
+        room = self.budgets.room(resident, self._room().used)
+        is_free = all(each.waiting_since is None for each in {**self._active, **self._changed})
+        return room if is_free else min(room, 0.0)
 
     def value_of(self, resident: Resident) -> float:
         """What it is worth to have it loaded, in the scarcest kind of memory that it needs."""

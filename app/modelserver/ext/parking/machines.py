@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
 from modelserver.engine.demand import Demand
 from modelserver.engine.pools.spec import WorkerSpec
 from modelserver.engine.pools.worker import Worker
-from modelserver.ext.parking.needs import Need
-from modelserver.ext.parking.resident import MEMORY, Resident
+from modelserver.ext.parking.resident import MEMORY, Resident, ResidentOwner
 from modelserver.ext.parking.room import MIN_RESIDENCE
 
 # Seconds until a cluster shows as free what a parked model had.
@@ -26,17 +25,12 @@ SETTLES = 5.0
 LEAST = 1e-4
 
 
-class RemoteModelOwner(Protocol):
-    """Parks models, and computes their worth; ``residents`` are all models on demand."""
+class RemoteModelOwner(ResidentOwner, Protocol):
+    """Computes the worth of models, too; ``residents`` are all models on demand."""
 
-    clock: Callable[[], float]
     residents: list[Resident]
 
-    def need_of(self, resident: Resident) -> Need: ...
-
     def value_of(self, resident: Resident) -> float: ...
-
-    def park(self, resident: Resident, reason: str) -> None: ...
 
 
 @runtime_checkable

@@ -21,9 +21,9 @@ def is_leaving(pool: Pool) -> bool:
     return bool(pool.crew.leaving) and not pool.workers
 
 
-def gpus_of(pool: Pool) -> tuple[int, ...]:
-    """The GPUs of its workers, also of those that end; without any those that the next ones would get."""
-    return tuple(sorted(_by_gpu(pool, (*pool.workers, *pool.crew.leaving))))
+def gpus_of(pool: Pool, *, more: bool = False) -> tuple[int, ...]:
+    """The GPUs of its workers, also of those that end; without any, or of ``more``, what they would get."""
+    return tuple(sorted(_by_gpu(pool, () if more else (*pool.workers, *pool.crew.leaving))))
 
 
 def workers_by_gpu(pool: Pool) -> Counter[int]:

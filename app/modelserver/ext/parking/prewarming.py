@@ -41,7 +41,7 @@ class Prewarming:
     def __init__(
         self,
         budgets: Budgets,
-        meters: ParkingMeters | None,
+        meters: ParkingMeters,
         history: History,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -130,8 +130,7 @@ class Prewarming:
     def _count(self, resident: Resident, result: str) -> None:
         self.counts[result] += 1
         resident.prewarms[result] += 1
-        if self._meters is not None:
-            self._meters.prewarmed(resident.model, result)
+        self._meters.prewarmed(resident.model, result)
 
 
 def is_over(since: float, seconds: float, now: float) -> bool:

@@ -42,6 +42,9 @@ class ResidentOwner(Protocol):
     def need_of(self, resident: Resident) -> Need:
         """Returns the memory that the model needs."""
 
+    def shortage_of(self, resident: Resident) -> ModelServerError | None:
+        """Returns what its requests receive whose time passes while they wait for memory."""
+
     def loaded(self, resident: Resident, *, cold: int) -> None:
         """Its workers have loaded, which ``cold`` requests have waited for."""
 
@@ -79,8 +82,8 @@ class Resident:
         self._in_a_row = 0
         self._failure: ModelServerError | None = None
         self.retry_at = 0.0
-        # What waits in :meth:`load`, and its bytes.
-        self._loads: dict[asyncio.Future[None], int] = {}
+        # What waits in :meth:`load`, its bytes, and since when.
+        self._loads: dict[asyncio.Future[None], tuple[int, float]] = {}
 
     # -- for the pool
 
@@ -91,9 +94,7 @@ class Resident:
         if self._failure is None or left <= 0:
             return None
         kind = TooLarge if self._failure.status == TooLarge.status else ServiceUnavailable
-        refusal = kind(f"Model {self.model.name} is not loaded: {self._failure.message}")
-        refusal.headers = ((b"retry-after", str(math.ceil(left)).encode()),)
-        return refusal
+        return refusal_of(self.model.name, kind, self._failure.message, left)
 
     def wake(self) -> None:
         if self.waiting_since is None:
@@ -119,23 +120,22 @@ class Resident:
         if not self.pool.workers:
             self.wake()
         loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._loads[loaded] = size
+        self._loads[loaded] = size, self._owner.clock()
         try:
             await asyncio.wait_for(loaded, None if math.isinf(seconds) else seconds)
         except asyncio.TimeoutError:
             self.model.metrics.requests.expired()
-            raise DeadlineExceeded(
-                f"The deadline of the request passed before model {self.model.name} was loaded."
-            ) from None
+            text = f"The deadline of the request passed before model {self.model.name} was loaded."
+            raise self._owner.shortage_of(self) or DeadlineExceeded(text) from None
         finally:
             del self._loads[loaded]
 
     def _admit(self, size: int) -> None:
         """Raises ServiceUnavailable if the queue is too small for what waits for the load, and for this."""
-        queue = self.pool.queue
+        queue, sizes = self.pool.queue, (size for size, _ in self._loads.values())
         if queue.requests + len(self._loads) >= queue.max_requests:
             reason = "requests"
-        elif self._loads and queue.nbytes + sum(self._loads.values()) + size > queue.max_bytes:
+        elif self._loads and queue.nbytes + sum(sizes) + size > queue.max_bytes:
             reason = "bytes"
         else:
             return
@@ -160,7 +160,7 @@ class Resident:
         self.release()
 
     def park(self) -> None:
-        if self.is_busy:
+        if self._is_busy:
             raise Conflict(f"Model {self.model.name} {self.model.version} is not parked: it has requests.")
         if self.pool.workers:
             self._owner.park(self, REQUEST)
@@ -197,7 +197,7 @@ class Resident:
         return "parked" if self.waiting_since is None else "waiting"
 
     @property
-    def is_busy(self) -> bool:
+    def _is_busy(self) -> bool:
         """Whether it has requests, or sequences that need a worker's state."""
         living = 0 if self.pool.affinity is None else self.pool.affinity.statistics["living"]
         return bool(self.pool.queue.requests or self.pool.crew.busy or self._loads or living)
@@ -206,13 +206,13 @@ class Resident:
     def may_park(self) -> bool:
         """Whether it is loaded, and neither busy nor to stay loaded."""
         stays = self.model.options.values["pin"] or self.pool.min_workers
-        return self.state == "loaded" and not stays and not self.is_busy
+        return self.state == "loaded" and not stays and not self._is_busy
 
     def count_requests(self, now: float) -> int:
         """The requests that were answered since the last call; ``used_at`` follows."""
         served = sum(worker.flights.served for worker in self.pool.workers)
         new, self._served = max(0, served - self._served), served
-        if new or self.is_busy:
+        if new or self._is_busy:
             self.used_at = now
         return new
 
@@ -233,12 +233,21 @@ class Resident:
             if not each.done():
                 each.set_result(None)
 
-    def fail(self, error: ModelServerError, pause: float | None = None) -> None:
-        """Refuses what waits; another load may begin after ``pause`` s, by default longer each time."""
-        if pause is None:
-            self.failed_loads += 1
-            pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2**self._in_a_row)
-            self._in_a_row = min(self._in_a_row + 1, 20)
+    def refuse_late(self, before: float) -> None:
+        """Refuses what has waited for memory since ``before`` or longer; the rest waits on."""
+        waits: list[tuple[float, Callable[[Exception], object]]] = []
+        waits += [(since, load.set_exception) for load, (_, since) in self._loads.items() if not load.done()]
+        waits += [(each.arrived, partial(self.pool.admission.abort, each)) for each in self.pool.queue.all()]
+        for since, refuse in waits:
+            if since <= before and (shortage := self._owner.shortage_of(self)) is not None:
+                refuse(shortage)
+        self.waiting_since = min((since for since, _ in waits if since > before), default=None)
+
+    def fail(self, error: ModelServerError) -> None:
+        """Refuses what waits; another load may begin after a pause, which is longer each time."""
+        self.failed_loads += 1
+        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2**self._in_a_row)
+        self._in_a_row = min(self._in_a_row + 1, 20)
         self._failure, self.retry_at = error, self._owner.clock() + pause
         _log.warning("Model %s %s is not loaded: %s", self.model.name, self.model.version, error.message)
         self.waiting_since = None
@@ -255,3 +264,10 @@ class Resident:
         elif isinstance(error, ModelServerError) and worker in self.pool.workers and self.state != "loaded":
             # One that was stopped while it loaded has not failed.
             asyncio.get_running_loop().call_soon(self._owner.failed, self, error)
+
+
+def refusal_of(name: str, kind: type[ModelServerError], reason: str, seconds: float) -> ModelServerError:
+    """An error that says why the model is not loaded, and when to try again."""
+    refusal = kind(f"Model {name} is not loaded: {reason}")
+    refusal.headers = ((b"retry-after", str(math.ceil(seconds)).encode()),)
+    return refusal

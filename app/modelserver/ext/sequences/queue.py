@@ -253,6 +253,9 @@ class SequenceQueue(BatchQueue):
                     # The request was a sign of life from the client.
                     self._rest(line, max(line.idle_since, request.arrived))
 
+    def _parcels(self) -> Iterable[Parcel]:
+        return itertools.chain(super()._parcels(), *(line.steps for line in self.lines.values()))
+
     def drain(self) -> list[Request]:
         """Removes everything and ends all sequences; returns the requests that waited, each once."""
         waiting = super().drain()
