@@ -29,7 +29,7 @@ from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.telemetry.metrics_config import load_metrics_config
 from modelserver.engine.telemetry.stalls import LoopWatch
 from modelserver.engine.tensors.shared_memory import SharedMemory
-from modelserver.engine.wire.marks import end_orphans
+from modelserver.engine.wire.marks import Mark
 from modelserver.engine.workdir import work_directory
 from modelserver.errors import ConfigError
 from modelserver.extension import Extension, ExtensionRow, Host, close_extensions, open_extensions
@@ -167,7 +167,7 @@ class Server:
             }
             log_notice(settings)
             workdir = stack.enter_context(work_directory())
-            if ended := await asyncio.to_thread(end_orphans):
+            if ended := await asyncio.to_thread(Mark.end_orphans):
                 _log.warning("Ended %d worker processes of servers that are gone", ended)
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._on_signal)

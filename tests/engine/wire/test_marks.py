@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from modelserver.engine.wire.marks import MARK, Mark, end_orphans, mark_of, new_mark
+from modelserver.engine.wire.marks import MARK, Mark, mark_of, new_mark
 
 pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self/ns"), reason="there is no /proc")
 
@@ -46,7 +46,7 @@ def test_what_is_no_mark(mark, start):
     child = start(mark)
 
     assert mark_of(child.pid) == ""
-    end_orphans()
+    Mark.end_orphans()
     assert child.poll() is None
 
 
@@ -57,7 +57,7 @@ def test_only_one_workers_processes_are_ended(start):
 
     assert Mark(mark).end() == 2
     assert [child.wait(10) for child in meant] == [-9, -9]
-    end_orphans()
+    Mark.end_orphans()
     assert spared.poll() is None
 
 
@@ -75,7 +75,7 @@ def test_processes_of_dead_servers_are_ended(server, start):
     """A server is dead if nobody has its number, or somebody who started at another time."""
     child = start(server + new_mark()[len(server) :])
 
-    assert end_orphans() >= 1
+    assert Mark.end_orphans() >= 1
     assert child.wait(10) == -9
 
 
@@ -84,5 +84,5 @@ def test_what_a_zombie_left_behind_is_ended(start):
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as server:
         left = start(server.stdout.read().strip())
         os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)
-        end_orphans()
+        Mark.end_orphans()
         assert left.wait(10) == -9

@@ -27,7 +27,7 @@ MIB = 1 << 20
 def affinity():
     names = SequenceHeaders()
     limits = SequenceLimits(60.0, max_sequences=9)
-    return SequenceAffinity(SequenceQueue(2, LIMITS.make_policy(), 10, 10_000, limits, names), names)
+    return SequenceAffinity(SequenceQueue(LIMITS, limits, names), names)
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@ import math
 import pytest
 from tests.opcodes import opcodes_of
 
-from modelserver.engine.batching.policies import Greedy, Window
 from modelserver.engine.batching.queue import ImmediateKey, QueueFull, UnsharedKey
 from modelserver.engine.batching.request import Request, SequencedRequest, SequenceMark
+from modelserver.engine.pools.spec import PoolLimits
 from modelserver.engine.wire.messages import Row, SequenceHeaders
 from modelserver.ext.sequences import queue as sequences
 from modelserver.ext.sequences.queue import SequenceLimits, SequenceLost, SequenceQueue
@@ -13,8 +13,8 @@ from modelserver.ext.sequences.queue import SequenceLimits, SequenceLost, Sequen
 LIMITS = SequenceLimits(max_idle=10.0, max_age=100.0, max_sequences=4, max_waiting=2)
 
 
-def queue(batch_size=4, policy=None, limits=LIMITS):
-    return SequenceQueue(batch_size, policy or Greedy(), 10, 1000, limits, SequenceHeaders())
+def queue(batch_size=4, policy="greedy", limits=LIMITS):
+    return SequenceQueue(PoolLimits(batch_size, policy, 5.0, 10, 1000), limits, SequenceHeaders())
 
 
 def step(name, now=0.0, rows=1, *, starts=False, ends=False, key=None, deadline=None, body=b"x"):
@@ -64,9 +64,8 @@ def run_first_steps(target, *names, worker="w", now=0.0):
 
 def test_explanations_wait_for_nobody_and_teach_the_policy_nothing():
     seen = []
-    policy = Window(5.0)
-    policy.arrived = lambda count, now: seen.append(count)
-    sut = queue(policy=policy)
+    sut = queue(policy="window")
+    sut.policy.arrived = lambda count, now: seen.append(count)
     arrive(sut, step("a", rows=2), step("b", key=ImmediateKey(None)), step("c", key=ImmediateKey(None)))
 
     explanations = sut.take_for("w", 0.0)
@@ -79,7 +78,7 @@ def test_explanations_wait_for_nobody_and_teach_the_policy_nothing():
 
 
 def test_batch_waits_for_its_window():
-    sut = queue(policy=Window(5.0))
+    sut = queue(policy="window")
     arrive(sut, step("a", 1.0))
 
     assert sut.take_for("w", 2.0) is None
@@ -87,7 +86,7 @@ def test_batch_waits_for_its_window():
     arrive(sut, step("b", 2.0, deadline=3.0))
     assert ids(sut.take_for("w", 2.0)) == ["a", "b"]
 
-    sut = queue(policy=Window(5.0))
+    sut = queue(policy="window")
     arrive(sut, step("a"))
     sut.flushing = True
 
@@ -97,7 +96,7 @@ def test_batch_waits_for_its_window():
 
 
 def test_sequences_are_spread_and_nobody_else_is_waited_for():
-    sut = queue(batch_size=8, policy=Window(5.0), limits=SequenceLimits(10.0, max_sequences=4))
+    sut = queue(batch_size=8, policy="window", limits=SequenceLimits(10.0, max_sequences=4))
     put(sut, step("a"), step("b"), step("c"))
     sut.place(["v", "w"], 2)
 

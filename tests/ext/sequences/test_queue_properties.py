@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from modelserver.engine.batching.policies import Adaptive, Greedy, Window
 from modelserver.engine.batching.queue import QueueFull
 from modelserver.engine.batching.request import Batch, SequencedRequest, SequenceMark
+from modelserver.engine.pools.spec import PoolLimits
 from modelserver.engine.wire.messages import Answer, Row, SequenceHeaders
 from modelserver.ext.sequences.queue import SequenceLimits, SequenceLost, SequenceQueue
 
@@ -51,11 +51,9 @@ class Sequences(RuleBasedStateMachine):
         max_age=st.sampled_from([3.0, math.inf]),
     )
     def start(self, name, batch_size, workers, max_sequences, max_waiting, max_age):
-        policies = {"window": Window(0.5), "greedy": Greedy(), "adaptive": Adaptive(0.5)}
         self.limits = SequenceLimits(1.0, max_age, max_sequences, max_waiting)
-        self.queue = SequenceQueue(
-            batch_size, policies[name], 10, self.MAX_BYTES, self.limits, SequenceHeaders()
-        )
+        pool = PoolLimits(batch_size, name, 0.5, 10, self.MAX_BYTES)
+        self.queue = SequenceQueue(pool, self.limits, SequenceHeaders())
         self.workers: list[Batch | None] = [None] * workers
         self.loaded = [True] * workers
 

@@ -63,10 +63,10 @@ class Mark:
         """Kills all other processes of workers of the same server; returns how many."""
         return _end(lambda mark: mark[:_SERVER] == self.text[:_SERVER])
 
-
-def end_orphans() -> int:
-    """Kills the remaining processes of workers whose server is gone; returns how many."""
-    return _end(lambda mark: not _server_lives(mark))
+    @staticmethod
+    def end_orphans() -> int:
+        """Kills the remaining processes of workers whose server is gone; returns how many."""
+        return _end(lambda mark: not _server_lives(mark))
 
 
 def _end(is_meant: Callable[[str], bool]) -> int:

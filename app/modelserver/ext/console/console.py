@@ -23,7 +23,6 @@ from modelserver.ext.console.logs.routes import LogRoute
 from modelserver.ext.console.pages import DATA_HEADERS, Pages
 from modelserver.ext.console.tries import answer_try
 from modelserver.models.options.table import OPTIONS
-from modelserver.models.settings.load import settings_as_text
 from modelserver.surface.api.services import Services
 from modelserver.surface.auth.scopes import CONSOLE_PATH
 from modelserver.surface.auth.scopes import Scope as TokenScope
@@ -139,7 +138,7 @@ class Console:
         services = self._services
         settings = [
             {"name": key.name, "group": key.group, "value": value, "source": source, "about": key.summary}
-            for key, value, source in settings_as_text(services.settings, services.registry.builder.sources)
+            for key, value, source in services.settings.as_text(services.registry.builder.sources)
             if not key.is_for_java
         ]
         options = {row.key: row.summary for row in OPTIONS.values()}

@@ -220,9 +220,9 @@ def _measured(measured: ArrivalHistory, seconds: float) -> EstimatedFigures:
 def _simulated(
     choice: Choice, cost: Cost, overhead: float, times: Sequence[float], seconds: float
 ) -> EstimatedFigures:
-    server = SimulatedServer(cost, choice.size, choice.workers, overhead, choice.queue)
+    server = SimulatedServer(cost, choice.workers, overhead)
     limits = PoolLimits(choice.size, choice.policy, choice.delay / 1e3, choice.queue, _MEMORY)
-    trace = Simulation(server, limits.make_policy(), times).run()
+    trace = Simulation(server, limits, times).run()
     begin = _WARMUP * seconds
     figures = summarize(trace, begin, seconds)
     busy = figures.device_ms / 1e3 * figures.rate / choice.workers

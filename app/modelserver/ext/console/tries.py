@@ -13,7 +13,6 @@ from modelserver.engine.ids import accept_request_id
 from modelserver.errors import ResourceNotFound
 from modelserver.ext.console.leaving import is_there_for
 from modelserver.ext.console.pages import DATA_HEADERS
-from modelserver.surface.http.answers import clean
 from modelserver.surface.http.exchange import Exchange, HotRoutes, Target
 
 if TYPE_CHECKING:
@@ -134,7 +133,9 @@ class TriedExchange(Exchange):
             return
         lines = (line.partition(b": ") for line in extra.split(b"\r\n"))
         headers = {name.decode(): value.decode("latin-1") for name, _, value in lines if name in _PASSED_ON}
-        self.begins.set_result((status, {**headers, "content-type": clean(content_type) or _UNKNOWN_TYPE}))
+        # A handler's type with a line break could not be sent.
+        known = content_type if content_type.isprintable() else ""
+        self.begins.set_result((status, {**headers, "content-type": known or _UNKNOWN_TYPE}))
 
     def _put(self, part: bytes | None) -> None:
         self._unsent += len(part or b"")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from modelserver.engine.tensors.datatypes import BYTES, TensorError
+from modelserver.engine.tensors.datatypes import TensorError
 from modelserver.engine.tensors.rest import InferRequest, RequestedOutput
 from modelserver.engine.tensors.tensor import OutputTensor, Tensor
 from modelserver.engine.tensors.weight import LIGHT_BYTES, TooHeavy
@@ -43,7 +43,7 @@ _FIELDS = {
     "UINT64": "uint64_contents",
     "FP32": "fp32_contents",
     "FP64": "fp64_contents",
-    BYTES: "bytes_contents",
+    "BYTES": "bytes_contents",
 }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from modelserver.engine.tensors.datatypes import BYTES, TensorError
+from modelserver.engine.tensors.datatypes import TensorError
 from modelserver.engine.tensors.rows import join_answers
 from modelserver.engine.tensors.tensor import OutputTensor
 from modelserver.ext.rollout.agreement import Tolerance, agree, excerpt, is_number, pairs, place, without_ids
@@ -96,7 +96,7 @@ def _between_tensors(pair: Pair, mode: Mode, tolerance: float) -> str:
 def _between(one: OutputTensor, other: OutputTensor, mode: Mode, tolerance: float) -> str:
     if one.data == other.data:
         return ""
-    if one.datatype == BYTES:
+    if one.datatype == "BYTES":
         return f"other elements of {one.name}"
     numbers, others = one.values(), other.values()
     width = one.shape[-1] if one.shape else 1

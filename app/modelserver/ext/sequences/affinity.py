@@ -39,12 +39,7 @@ def sequence_affinity(limits: PoolLimits, options: ModelOptions, names: Sequence
         options.max_num_sequence,
         options.max_sequence_job_queue_size,
     )
-    return SequenceAffinity(
-        SequenceQueue(
-            limits.batch_size, limits.make_policy(), limits.max_requests, limits.max_bytes, bounds, names
-        ),
-        names,
-    )
+    return SequenceAffinity(SequenceQueue(limits, bounds, names), names)
 
 
 class SequenceAffinity:

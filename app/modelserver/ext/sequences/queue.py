@@ -27,9 +27,10 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from modelserver.engine.batching.policies import Policy, Waiting
+from modelserver.engine.batching.policies import Waiting
 from modelserver.engine.batching.queue import BatchQueue, QueueFull
 from modelserver.engine.batching.request import Batch, Parcel, Request, SequencedRequest
+from modelserver.engine.pools.spec import PoolLimits
 from modelserver.engine.wire.messages import SequenceHeaders
 from modelserver.errors import WorkerDied
 
@@ -149,27 +150,16 @@ class SequenceQueue(BatchQueue):
     """A queue that returns, for each worker, batches of steps of that worker's sequences.
 
     Args:
-        batch_size: maximum number of steps in a batch.
-        policy: decides when a batch that is not full is sent.
-        max_requests: maximum number of waiting requests without a sequence.
-        max_bytes: maximum total size of all waiting bodies.
+        pool: how batches of steps are made, and the bounds of waiting requests without a sequence.
         limits: the bounds of sequences.
         names: of the headers, for messages.
 
     ``on_free`` is called with a worker whose last sequence has ended.
     """
 
-    def __init__(  # noqa: PLR0917 - as the parent, with two more
-        self,
-        batch_size: int,
-        policy: Policy,
-        max_requests: int,
-        max_bytes: int,
-        limits: SequenceLimits,
-        names: SequenceHeaders,
-    ) -> None:
-        most = max_requests + limits.max_sequences * limits.max_waiting
-        super().__init__(batch_size, policy, most, max_bytes)
+    def __init__(self, pool: PoolLimits, limits: SequenceLimits, names: SequenceHeaders) -> None:
+        most = pool.max_requests + limits.max_sequences * limits.max_waiting
+        super().__init__(pool.batch_size, pool.make_policy(), most, pool.max_bytes)
         self.limits = limits
         self.on_free: Callable[[Hashable], None] = lambda _: None
         self._names = names

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from modelserver import __version__
-from modelserver.engine.tensors.datatypes import BYTES
 
 if TYPE_CHECKING:
     from modelserver.models.registry import Registry
@@ -27,8 +26,8 @@ _EXTENSIONS = (
     "logging",
 )
 # For handlers whose inputs and outputs have no shape: images, text, JSON.
-_ANY_INPUT = {"name": "input_0", "datatype": BYTES, "shape": [-1]}
-_ANY_OUTPUT = {"name": "output_0", "datatype": BYTES, "shape": [-1]}
+_ANY_INPUT = {"name": "input_0", "datatype": "BYTES", "shape": [-1]}
+_ANY_OUTPUT = {"name": "output_0", "datatype": "BYTES", "shape": [-1]}
 
 
 class ProtocolMetadata:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from modelserver.engine.tensors.datatypes import BYTES
 from modelserver.ext.triton.metadata import ProtocolMetadata
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ def _tensor(described: dict[str, Any], *, by_rows: bool) -> dict[str, Any]:
     datatype, shape = described["datatype"], described["shape"]
     return {
         "name": described["name"],
-        "data_type": "TYPE_STRING" if datatype == BYTES else f"TYPE_{datatype}",
+        "data_type": "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}",
         "dims": shape[1:] if by_rows else shape,
     }
 

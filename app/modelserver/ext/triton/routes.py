@@ -26,7 +26,7 @@ from modelserver.models.registry import Registry
 from modelserver.models.settings.address import HostPort
 from modelserver.models.settings.settings import Settings
 from modelserver.surface.api.application import Application, JsonBody
-from modelserver.surface.api.models import Error, Nothing, V1Models
+from modelserver.surface.api.models import Error, Nothing
 from modelserver.surface.api.parameters import read_object
 from modelserver.surface.api.services import Services
 
@@ -43,6 +43,12 @@ class V2Server(TypedDict):
     name: str
     version: str
     extensions: list[str]
+
+
+class V2Models(TypedDict):
+    """The names of the registered models."""
+
+    models: list[str]
 
 
 class V2Live(TypedDict):
@@ -232,7 +238,7 @@ def _add_protocol(app: Application, registry: Registry, settings: Settings) -> N
     add(server, "get /v2", "v2_server", "Name, version and extensions of the server.", V2Server)
     add(live, "get /v2/health/live", "v2_live", "Whether the server lives.", V2Live)
     add(ready, "get /v2/health/ready", "v2_ready", "Whether all models are ready.", V2Ready, (503,))
-    add(list_models, "get /v2/models", "v2_models", "List the models.", V1Models)
+    add(list_models, "get /v2/models", "v2_models", "List the models.", V2Models)
     for path, prefix in _VERSIONS:
         about = "Inputs and outputs of a model."
         add(model, f"get {path}", f"v2_{prefix}model", about, V2Model, (404,))

@@ -37,6 +37,11 @@ class Kind(Enum):
     MODELS = 'JSON like {"name": {"version": {"batchSize": 8}}}'
 
 
+# The source of a value that nobody has set.
+DEFAULT = "default"
+_LONGEST_VALUE = 200
+
+
 @dataclass(frozen=True, slots=True)
 class Key:
     """One setting, the row of the field ``name``.
@@ -64,6 +69,14 @@ class Key:
     def env(self) -> str | None:
         """Its environment variable, read with ``enable_envvars_config=true``; if :attr:`is_ours`, always."""
         return f"TS_{self.name.upper()}" if self.variable == "" else self.variable
+
+    def masked(self, value: object) -> str:
+        """The value as one line of text; a secret is hidden."""
+        return "********" if self.secret else one_line(property_text(value))
+
+    def origin(self, source: str, *, as_torchserve: bool) -> str:
+        """The source of its value, in words."""
+        return "default of TorchServe" if as_torchserve and self.torchserve and source == DEFAULT else source
 
     @property
     def is_for_java(self) -> bool:
@@ -151,3 +164,9 @@ def _completed(row: Key, name: str, annotation: Any) -> Key:
     if text.startswith("Literal[") and text.endswith("]"):
         return replace(row, name=name, kind=Kind.CHOICE, choices=literal_eval(f"({text[8:-1]},)"))
     return replace(row, name=name, kind=_KINDS.get(text, row.kind) if row.kind is Kind.TEXT else row.kind)
+
+
+def one_line(text: str) -> str:
+    """The text in one line, shortened."""
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST_VALUE else line[: _LONGEST_VALUE - 1] + "…"

@@ -10,10 +10,10 @@ from typing import Any, cast
 
 from modelserver.errors import ConfigError
 from modelserver.models.settings.checks import check
-from modelserver.models.settings.key import TORCHSERVE, Key, Kind, property_text
+from modelserver.models.settings.key import DEFAULT, TORCHSERVE, Key, Kind, one_line, property_text
 from modelserver.models.settings.model_defaults import ignored_values
 from modelserver.models.settings.settings import ANY_URL, BATCHER, KEYS, NOT_YET, TLS, Settings
-from modelserver.models.settings.sources import DEFAULT, SettingText, find_config_file, gather, is_true
+from modelserver.models.settings.sources import SettingText, find_config_file, gather, is_true
 from modelserver.models.settings.values import convert
 
 # Warnings about settings that do not do what their author may expect.
@@ -87,9 +87,6 @@ def _unknown(name: str) -> str:
     return f"{name} is not a known setting and is ignored{hint}"
 
 
-_LONGEST_VALUE = 200
-
-
 @dataclass(frozen=True, slots=True)
 class LoadedSettings:
     """Settings and where they came from.
@@ -145,23 +142,9 @@ def explain(loaded: LoadedSettings) -> str:
     """A line ``key = value (source)`` per setting, secrets masked."""
     lines = [f"config file: {loaded.config_file or 'none'}"]
     lines += [
-        f"{key.name} = {value} ({source})"
-        for key, value, source in settings_as_text(loaded.settings, loaded.sources)
+        f"{key.name} = {value} ({source})" for key, value, source in loaded.settings.as_text(loaded.sources)
     ]
     return "\n".join(lines)
-
-
-def settings_as_text(settings: Settings, sources: Mapping[str, str]) -> list[tuple[Key, str, str]]:
-    """Each setting with its value as one line of text, secrets masked, and its source."""
-    return [
-        (key, _masked(key, getattr(settings, name)), _source(settings, sources[name], key))
-        for name, key in KEYS.items()
-    ]
-
-
-def _source(settings: Settings, source: str, key: Key) -> str:
-    is_torchserve = source == DEFAULT and settings.as_torchserve and key.torchserve is not None
-    return "default of TorchServe" if is_torchserve else source
 
 
 def _value(key: Key, item: SettingText, cwd: Path) -> object:
@@ -169,9 +152,9 @@ def _value(key: Key, item: SettingText, cwd: Path) -> object:
         return convert(key, item.text, cwd)
     except ValueError as error:
         if item.source.startswith("flag ") and key.kind is Kind.STORE:
-            raise ConfigError(f"{key.flag} directory not found: {_one_line(item.text)}") from None
-        reason = _one_line(str(error)) + (f" ({item.source}, line {item.line})" if item.line else "")
-        raise ConfigError(f"Invalid configuration: {key.name}={_masked(key, item.text)}: {reason}") from None
+            raise ConfigError(f"{key.flag} directory not found: {one_line(item.text)}") from None
+        reason = one_line(str(error)) + (f" ({item.source}, line {item.line})" if item.line else "")
+        raise ConfigError(f"Invalid configuration: {key.name}={key.masked(item.text)}: {reason}") from None
 
 
 def _compose(values: Mapping[str, object]) -> Settings:
@@ -180,15 +163,6 @@ def _compose(values: Mapping[str, object]) -> Settings:
     if chosen.get("workflow_store") is None and not isinstance(store, str):
         chosen["workflow_store"] = store
     return Settings(**cast("dict[str, Any]", chosen))
-
-
-def _masked(key: Key, value: object) -> str:
-    return "********" if key.secret else _one_line(property_text(value))
-
-
-def _one_line(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _LONGEST_VALUE else line[: _LONGEST_VALUE - 1] + "…"
 
 
 _DEFAULTS = {spec.name: getattr(Settings(), spec.name) for spec in fields(Settings)}

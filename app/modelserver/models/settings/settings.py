@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from modelserver.engine.resources import usable_cpus
 from modelserver.models.settings.address import Address
-from modelserver.models.settings.key import JAVA, LARGEST, TORCHSERVE, Kind, SettingGroup, keys_of
+from modelserver.models.settings.key import JAVA, LARGEST, TORCHSERVE, Key, Kind, SettingGroup, keys_of
 from modelserver.models.settings.model_defaults import ModelTable
 
 if TYPE_CHECKING:
@@ -614,6 +615,14 @@ class Settings:
     def load_all(self) -> bool:
         """Whether ``load_models`` is ``all``: everything in the model store (reference 2.3)."""
         return [(item.name, item.url.lower()) for item in self.load_models] == [(None, "all")]
+
+    def as_text(self, sources: Mapping[str, str]) -> list[tuple[Key, str, str]]:
+        """Each with its value as one line of text, secrets masked, and its source."""
+        old = self.as_torchserve
+        return [
+            (key, key.masked(getattr(self, name)), key.origin(sources[name], as_torchserve=old))
+            for name, key in KEYS.items()
+        ]
 
 
 KEYS = keys_of(Settings)

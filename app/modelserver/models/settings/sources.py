@@ -13,8 +13,6 @@ from modelserver.models.settings.key import TORCHSERVE
 from modelserver.models.settings.properties import line_numbers, parse, substitute
 from modelserver.models.settings.settings import KEYS
 
-DEFAULT = "default"
-
 STARTED_AS: Final = "MODELSERVER_STARTED_AS"
 """The variable with the command name that started the server (``modelserver.tools.aliases``)."""
 

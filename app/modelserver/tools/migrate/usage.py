@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from modelserver.models.options.yaml_file import parse_model_config
+from modelserver.models.settings.key import DEFAULT
 from modelserver.models.settings.settings import KEYS
-from modelserver.models.settings.sources import DEFAULT
 from modelserver.tools.archiver import BUILT_IN_HANDLERS, TORCHSERVE_HANDLERS
 from modelserver.tools.migrate.calls import Probe
 from modelserver.tools.migrate.changes import MISSING

@@ -34,7 +34,7 @@ from modelserver.engine.telemetry.gpus import Gpus
 from modelserver.engine.telemetry.system import worker_memory
 from modelserver.engine.wire.arena import Arena, ProtocolError
 from modelserver.engine.wire.frames import FrameReader, encode
-from modelserver.engine.wire.marks import Mark, end_orphans
+from modelserver.engine.wire.marks import Mark
 from modelserver.engine.workdir import work_directory
 from modelserver.engine.worker.channel import ServerChannel
 from modelserver.engine.worker.parent import die_with
@@ -263,7 +263,7 @@ class Agent:
     async def _work(self) -> None:
         start = await self._started
         # Ends processes that workers of killed agents have left behind.
-        await asyncio.to_thread(end_orphans)
+        await asyncio.to_thread(Mark.end_orphans)
         async with contextlib.AsyncExitStack() as held:
             model_dir = await self._fetch(start, held)
             python, variables = await self._furnish(start, model_dir, held)

@@ -16,9 +16,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from modelserver.engine.batching.policies import Policy
 from modelserver.engine.batching.queue import BatchQueue, QueueFull
 from modelserver.engine.batching.request import Batch, Request
+from modelserver.engine.pools.spec import PoolLimits
 from modelserver.engine.wire.messages import Row
 from modelserver.ext.console.simulation.costs import Cost
 
@@ -30,17 +30,15 @@ IN_FLIGHT = 2
 
 @dataclass(frozen=True, slots=True)
 class SimulatedServer:
-    """One model version: what a batch costs, how it batches, and with how many workers.
+    """One model version: what a batch costs, and with how many workers.
 
     ``overhead`` is the way of a batch to its worker and back, in seconds; a batch handed over in advance
     has gone the first half of it when its turn comes.
     """
 
     cost: Cost
-    batch_size: int
     workers: int = 1
     overhead: float = 0.0
-    queue_size: int = 1_000_000
 
 
 @dataclass(slots=True)
@@ -70,13 +68,14 @@ class Simulation:
 
     Args:
         server: what is simulated.
-        policy: one of the server's own, new: it learns.
+        limits: how it batches, and how many requests wait.
         times: of the requests' arrivals, ascending.
     """
 
-    def __init__(self, server: SimulatedServer, policy: Policy, times: Iterable[float]) -> None:
+    def __init__(self, server: SimulatedServer, limits: PoolLimits, times: Iterable[float]) -> None:
         self.server = server
-        self.queue = BatchQueue(server.batch_size, policy, server.queue_size, 1 << 40)
+        policy = limits.make_policy()
+        self.queue = BatchQueue(limits.batch_size, policy, limits.max_requests, limits.max_bytes)
         self.trace = Trace()
         self.now = 0.0
         self._times = iter(times)
