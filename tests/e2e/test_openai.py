@@ -418,6 +418,8 @@ def test_refusal_before_the_route_has_openais_form(small, prefix):
     of_client = "invalid_request_error"
     for method, path, more, expected in (
         ("POST", "completions", {"headers": {"authorization": "x"}}, (401, "authentication_error")),
+        ("GET", "models", {"headers": {"authorization": "x"}}, (401, "authentication_error")),
+        ("GET", "models/chatty:1.0", {"headers": {"authorization": "x"}}, (401, "authentication_error")),
         ("POST", "unknown", {}, (404, of_client)),
         ("GET", "completions", {}, (405, of_client)),
         ("POST", "completions", {"content": bytes(1 << 20)}, (413, of_client)),

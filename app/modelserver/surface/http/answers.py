@@ -102,6 +102,7 @@ _OF_OPENAI = re.compile(
     r"/openai/|/v1/(?!models\b)|/predictions/[^/]+(/[^/]+)?/v1/"
     r"(chat/|completions|embeddings|rerank|score|responses|audio/|tokenize|detokenize)"
 )
+_OF_LISTS = re.compile(r"/v1/models\b(?!.*:(predict|explain)\b)")
 
 
 def form_of(path: str) -> str:
@@ -109,6 +110,15 @@ def form_of(path: str) -> str:
     if _OF_OPENAI.match(path):
         return OPENAI
     return KSERVE if path.startswith(("/v1/", "/v2/")) or path == "/v2" else ""
+
+
+def form_of_refusal(error: ModelServerError, path: str) -> str:
+    """The form of an error that came before the path was read.
+
+    KServe's list of models, which has no tokens there, is OpenAI's list, too: its clients read a wrong token.
+    """
+    is_of_both = error.openai_status is not None and _OF_LISTS.match(path)
+    return OPENAI if is_of_both else form_of(path)
 
 
 def error_body(error: ModelServerError, *, form: str = "", batch_id: str | None = None) -> tuple[int, bytes]:
