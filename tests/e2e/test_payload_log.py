@@ -100,6 +100,11 @@ def test_v1_and_v2_are_logged(server, sink):
     assert json.loads(request.body)["inputs"] == [tensor]
     assert json.loads(response.body)["outputs"][0]["data"] == [0.5]
 
+    body = gzip.compress(json.dumps({"model": "rows:1.0", "input": "a"}).encode())
+    server.inference.post("/v1/embeddings", content=body, headers={**packed, "ce-id": "openai"})
+    (request,) = sink.wait(1, id="openai")
+    assert (request.heads["ce-modelname"], request.heads["ce-modelversion"]) == ("rows", "1.0")
+
 
 @pytest.mark.parametrize("more", [{}, {"stream": True}])
 @pytest.mark.parametrize("path", ["/v1", "/predictions/chatty/1.0/v1"])

@@ -7,7 +7,7 @@ from modelserver.ext.payloads.extension import watch_with
 from modelserver.ext.payloads.log import PayloadLimits
 from modelserver.surface.inference.routes import Route
 
-ANY = None
+ANY: Any = SimpleNamespace(name="m")
 _HEADERS = [(b"content-type", b"text/plain"), (b"Ce-Id", b"7")]
 
 
@@ -60,6 +60,20 @@ def test_request_and_response_are_events_of_one_id():
     assert {e.id for e in log.events} == {"7"}
     about = {"modelname": "m", "modelversion": "1.0", "path": "/predictions/m/1.0"}
     assert [e.about for e in log.events] == [about, {**about, "batchid": "b-1"}]
+
+
+def test_event_names_the_model_that_the_body_names():
+    """A compressed body is read after the request was watched; some requests name none, and get one."""
+
+    def address(inner, watcher):
+        inner.target.route = Route("chat", "2.0")
+        watcher.queued(ANY, ANY)
+
+    named = served(address, inner=Inner(route=Route("")))
+    alone = served(lambda _, watcher: watcher.queued(ANY, ANY), inner=Inner(route=Route("")))
+
+    assert [named.events[0].about[name] for name in ("modelname", "modelversion")] == ["chat", "2.0"]
+    assert alone.events[0].about["modelname"] == "m"
 
 
 def test_ce_id_that_is_none_gives_way_to_a_new_one():

@@ -102,6 +102,32 @@ async def test_request_without_a_model_in_its_path_is_recorded():
     assert [call.model for call in calls] == ["only", None]
 
 
+async def test_recording_of_one_model_has_requests_that_name_it_in_their_bodies():
+    """Compressed ones, which are watched before they are read; those of others, and of none, are left out."""
+    recorder, recording = started(models=frozenset({"m"}), requests=2)
+    exchanges = []
+    hot = Routes(recorder, exchanges.append)
+    for _ in range(5):
+        hot.serve(inner("", body=b"compressed"))
+    whole, other, refused, parts, gone = exchanges
+    for each, name in ((whole, "m"), (other, "other"), (parts, "m")):
+        each.body = b"inflated"
+        each.watcher.queued(None, SimpleNamespace(name=name))
+    for each in (whole, other, refused):
+        each.watcher.replied(200, b"a", "", b"")
+    parts.watcher.started(200, "", b"")
+    parts.watcher.part(b"b")
+    parts.watcher.ended(True)
+    gone.watcher.left()
+    _, *calls, ended = await taken(recording)
+
+    assert [(call.model, call.body, call.answer) for call in calls] == [
+        ("m", b"compressed", b"a"),
+        ("m", b"compressed", b"b"),
+    ]
+    assert ended == Ended("the limit of 2 was reached")
+
+
 async def test_streams_failures_and_clients_that_leave_are_recorded():
     recorder, recording = started(requests=5)
     exchanges = []

@@ -49,14 +49,7 @@ class LoggedRequest(Watcher):
     )
 
     def __init__(self, watched: Watched, log: PayloadLog) -> None:
-        route = watched.target.route
-        about = {
-            "modelname": route.model,
-            "modelversion": route.version or "",
-            # A query may contain secrets.
-            "path": watched.target.text.partition("?")[0],
-        }
-        self._about = {name: value for name, value in about.items() if value}
+        self._about: dict[str, str] = {}
         self._watched, self._log = watched, log
         # A copy, as they may be gone when the response ends.
         self._headers = watched.headers
@@ -68,11 +61,22 @@ class LoggedRequest(Watcher):
         self._parts: list[bytes] = []
         self._size = 0
 
-    def _log_request(self) -> None:
-        """Logs the request once: when its body is inflated, or when nothing more comes."""
+    def _log_request(self, model: str = "") -> None:
+        """Logs the request once: when its body is inflated, or when nothing more comes.
+
+        ``model`` answers it; the target may name it only since the body is read.
+        """
         if self._is_logged:
             return
         self._is_logged = True
+        route = self._watched.target.route
+        about = {
+            "modelname": route.model or model,
+            "modelversion": route.version or "",
+            # A query may contain secrets.
+            "path": self._watched.target.text.partition("?")[0],
+        }
+        self._about = {name: value for name, value in about.items() if value}
         if not self._log.requests:
             return
         watched = self._watched
@@ -95,7 +99,7 @@ class LoggedRequest(Watcher):
         self._log.put(Event(kind, self._id, happened, content_type, body, self._headers, about))
 
     def queued(self, request: Any, model: Any) -> None:
-        self._log_request()
+        self._log_request(model.name)
 
     def replied(self, status: int, body: bytes, content_type: str, lines: bytes) -> None:
         self._log_request()

@@ -101,12 +101,14 @@ class Recorder:
         self.now = LiveRecording(options, self._clock, self._forget, self._outgoing)
         return self.now
 
-    def watch(self, watched: Watched) -> Recorded | None:
+    def watch(self, watched: Watched) -> Watcher | None:
         """Records the request if somebody records those of its model."""
-        recording = self.now
-        if recording is None or not recording.accepts(watched.target.route.model):
+        recording, model = self.now, watched.target.route.model
+        if recording is None:
             return None
-        return Recorded(watched, recording)
+        if not model and recording.is_of_some:
+            return Unnamed(watched, recording)
+        return Recorded(watched, recording) if recording.accepts(model) else None
 
     def _forget(self) -> None:
         self.now = None
@@ -144,6 +146,11 @@ class LiveRecording:
         self._reported_loss = Lost()
         self._urgent = asyncio.Event()
         self._closed = False
+
+    @property
+    def is_of_some(self) -> bool:
+        """Whether only requests of some models are recorded."""
+        return bool(self._options.models)
 
     def accepts(self, model: str) -> bool:
         """Whether a request for the model, which has just arrived, is recorded."""
@@ -443,6 +450,39 @@ class Recorded(Watcher):
             ),
             len(body) + (sent or len(answer)),
         )
+
+
+class Unnamed(Watcher):
+    """A request whose model only its body names, which is not read yet: it is recorded if that one's are."""
+
+    __slots__ = ("_recorded", "_recording", "_watcher")
+
+    def __init__(self, watched: Watched, recording: LiveRecording) -> None:
+        self._recording = recording
+        self._recorded: Recorded | None = Recorded(watched, recording)
+        # Does nothing until the model is known.
+        self._watcher = Watcher()
+
+    def queued(self, request: Any, model: Any) -> None:
+        recorded, self._recorded = self._recorded, None
+        if recorded is not None and self._recording.accepts(model.name):
+            self._watcher = recorded
+        self._watcher.queued(request, model)
+
+    def replied(self, status: int, body: bytes, content_type: str, lines: bytes) -> None:
+        self._watcher.replied(status, body, content_type, lines)
+
+    def started(self, status: int, content_type: str, lines: bytes) -> None:
+        self._watcher.started(status, content_type, lines)
+
+    def part(self, part: bytes) -> None:
+        self._watcher.part(part)
+
+    def ended(self, complete: bool, lines: bytes = b"") -> None:
+        self._watcher.ended(complete, lines)
+
+    def left(self) -> None:
+        self._watcher.left()
 
 
 class RecordedHeaders(dict[bytes, bool]):
