@@ -119,6 +119,7 @@ def test_engine_and_task_can_be_chosen(tmp_path, monkeypatch):
         ),
         (None, {"adapter_config": {}}, "is an adapter, which needs its base model"),
         (None, {"modules": []}, "is not a model: it has no config.json"),
+        (None, {}, "is not a model: it has no config.json"),
         (
             {"architectures": ["BertModel"]},
             {"model.safetensors.index": {"weight_map": {"a": "model-1.safetensors"}}},
@@ -154,6 +155,8 @@ def test_pickles_need_trust_and_other_folders_are_no_models(tmp_path):
     assert not is_hub_model(written(tmp_path / "a", {"some": "thing"}))
     assert not is_hub_model(written(tmp_path / "b", config_dot_json="[]"))
     assert is_hub_model(written(tmp_path / "d", config_dot_json="{"))
+    assert is_hub_model(written(tmp_path / "e"))
+    assert not is_hub_model(written(tmp_path / "f", handler_dot_py=""))
     assert not is_hub_model(tmp_path / "none")
     archive = written(tmp_path / "c", {"model_type": "bert"})
     (archive / "MAR-INF").mkdir()

@@ -72,6 +72,9 @@ _ROWS: Final = 32
 _PATIENCE: Final = 1200  # seconds
 _URL: Final = re.compile(r"hf://[^/]+/([^/@?]+)(@[^/?]*)?/?")
 _SAFE: Final = (".safetensors", ".safetensors.index.json")
+# Files that only models have, and files of models that have lost their configuration.
+_MARKS: Final = ("modules.json", "adapter_config.json")
+_FILES: Final = ("*.safetensors", "tokenizer.json", "tokenizer_config.json")
 _POINTER: Final = b"version https://git-lfs"
 _PICKLED: Final = (".bin", ".pt", ".pth")
 
@@ -116,8 +119,11 @@ def is_hub_model(folder: Path) -> bool:
     """Whether a folder has the files of a model, and is no archive."""
     if not folder.is_dir() or (folder / MANIFEST_PATH).exists():
         return False
-    if (folder / "modules.json").is_file() or (folder / "adapter_config.json").is_file():
+    if any((folder / name).is_file() for name in _MARKS):
         return True
+    if not (folder / "config.json").exists():
+        # Then the error names it.
+        return any(any(folder.glob(kind)) for kind in _FILES) and not any(folder.glob("*.py"))
     try:
         return not _read(folder, "config.json").keys().isdisjoint(("model_type", "architectures", "auto_map"))
     except InvalidModel as error:
