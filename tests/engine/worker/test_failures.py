@@ -3,6 +3,7 @@ import pytest
 from modelserver.engine.worker import failures
 from modelserver.engine.worker.failures import explain_failure, print_failure
 from modelserver_handlers import loader
+from modelserver_handlers.errors import PredictionException
 
 
 def test_failure_without_a_text_is_cut_or_left_out(tmp_path, capsys):
@@ -53,6 +54,16 @@ def test_cause_names_the_line_in_the_archive(tmp_path):
 )
 def test_cause_outside_the_archive_is_one_line(error, text, tmp_path):
     assert explain_failure(error, tmp_path) == text
+
+
+def test_fault_of_a_client_is_one_line(capsys):
+    """Not a traceback for each request that cannot be answered; the class may be that of TorchServe."""
+    foreign = type("PredictionException", (Exception,), {"error_code": 499})
+    for error in (PredictionException("no\nwords", 400), foreign("no\nwords : 400")):
+        print_failure(error, ["3f0c"])
+        assert capsys.readouterr().err == "Failed for request 3f0c: no words : 400\n"
+    print_failure(PredictionException("no words", 500), ["3f0c"])
+    assert "PredictionException: no words" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("ours", [failures, loader], ids=lambda module: module.__name__)

@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from modelserver.engine.wire.messages import sendable, without_escapes
 from modelserver_handlers.errors import text_of
@@ -19,16 +20,42 @@ MAX_REQUESTS = 16
 
 
 def print_failure(error: BaseException, requests: Sequence[str] = (), hint: str = "") -> None:
-    """Prints the request ids, the traceback and the hint on standard error, which the server collects."""
+    """Prints the request ids, the traceback and the hint on standard error, which the server collects.
+
+    Of an error that the handler raised for a client's fault it prints one line.
+    """
+    whose = f"Failed for {_listed(requests)}:" if requests else "Failed:"
+    if (status := status_for_clients(error)) is not None and 400 <= status < 500:
+        _write(f"{whose} {' '.join(in_short(text_of(error)).split())}\n")
+        return
     report = traceback.TracebackException.from_exception(error)
     part: traceback.TracebackException | None = report
     while part is not None:
         part.stack = traceback.StackSummary.from_list([frame for frame in part.stack if _is_of_model(frame)])
         part = part.__cause__ or part.__context__
-    whose = f"Failed for {_listed(requests)}:\n" if requests else ""
+    before = f"{whose}\n" if requests else ""
     advice = f"Hint: {hint}\n" if hint else ""
-    sys.stderr.write(sendable("".join([whose, *report.format(), advice])))
+    _write(sendable("".join([before, *report.format(), advice])))
+
+
+def _write(text: str) -> None:
+    sys.stderr.write(text)
     sys.stderr.flush()
+
+
+def status_for_clients(error: BaseException) -> int | None:
+    """The status of an error that is meant for clients (reference 13.1), None for any other."""
+    code = attribute_of(error, "error_code")
+    is_meant = any(c.__name__ == "PredictionException" for c in type(error).__mro__)
+    return code if is_meant and isinstance(code, int) else None
+
+
+def attribute_of(error: BaseException, name: str) -> Any:
+    """An attribute, None if it cannot be read."""
+    try:
+        return getattr(error, name, None)
+    except Exception:  # noqa: BLE001 - the exception is the user's own
+        return None
 
 
 def _listed(requests: Sequence[str]) -> str:

@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from modelserver.engine.wire.messages import INSTANCE, TENSORS, Answer, Measurement, Result, Row, sendable
-from modelserver.engine.worker.failures import explain_failure, in_short, located
+from modelserver.engine.worker.failures import (
+    attribute_of,
+    explain_failure,
+    in_short,
+    located,
+    status_for_clients,
+)
 from modelserver.engine.worker.rows.rows import Decoded
 from modelserver_handlers.context import BatchState
 from modelserver_handlers.errors import text_of
@@ -126,7 +132,7 @@ def describe_failure(error: Exception, row: Row, model_dir: Path | None = None) 
     With ``model_dir`` it includes what TorchServe only logs: class, message, location and a hint.
     """
     status, text = _verdict(error, row)
-    if model_dir is None or _is_meant_for_clients(error):
+    if model_dir is None or status_for_clients(error) is not None:
         return failure(text, status)
     hint = hint_about(error, row)
     if row.kind in _KSERVE_KINDS and not is_out_of_memory(error):
@@ -157,13 +163,6 @@ def http_status(value: Any) -> int:
     return status if 200 <= status <= 999 else 500
 
 
-def _attribute(error: Exception, name: str) -> Any:
-    try:
-        return getattr(error, name, None)
-    except Exception:  # noqa: BLE001 - the exception is the user's own
-        return None
-
-
 def rejection(state: BatchState, position: int) -> Encoded | None:
     """The answer to an instance that the handler rejected (``context.reject``)."""
     rejection = state.rejections.get(position)
@@ -178,15 +177,10 @@ def _kserve(row: Row, status: int) -> int:
     return 500 if row.kind in _KSERVE_KINDS else status
 
 
-def _is_meant_for_clients(error: Exception) -> bool:
-    code = _attribute(error, "error_code")
-    return isinstance(code, int) and any(c.__name__ == "PredictionException" for c in type(error).__mro__)
-
-
 def _verdict(error: Exception, row: Row) -> tuple[int, object]:
     """Status and text for an exception, as in TorchServe and KServe."""
-    if _is_meant_for_clients(error):
-        code, message = _attribute(error, "error_code"), _attribute(error, "message")
+    if (code := status_for_clients(error)) is not None:
+        message = attribute_of(error, "message")
         return 507 if code == 413 else code, text_of(error) if message is None else message
     if is_out_of_memory(error):
         return 507, "Out of resources"
