@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from modelserver_handlers.context import Context
 from modelserver_handlers.errors import BadInput, PredictionException, WorkerUnusable, first_line
@@ -27,12 +28,14 @@ from modelserver_handlers.language.vllm_application import VLLMApplication, is_r
 from modelserver_handlers.language.vllm_library import Library, make_engine, read_settings, read_template
 from modelserver_handlers.typed.reading import content_of
 
+Result = TypeVar("Result")
+
 _ANY_PATH: Final = "*"
 # Requests that wait in the engine for the end of others.
 _WAITING: Final = 8
 # Seconds between two looks at an engine that may have ended while there was no request to notice that.
 _LOOK: Final = 1.0
-# Bodies from this size are turned into tokens in a thread.
+# Bodies and texts from this size are turned into tokens in a thread.
 _LONG: Final = 16_384
 _NO_TEMPLATE: Final = (
     "The model's tokenizer has no chat template: it serves /v1/completions, and chats with `handler:"
@@ -158,10 +161,7 @@ class VLLMHandler:
         fields = read_fields(request)
         if fields is None or not is_known or (is_chat and self._reasons):
             return await self._application.answer(endpoint, request.body, context)  # type: ignore[no-any-return]
-        if len(request.body) < _LONG:
-            prompts = self._prompts(request, fields)
-        else:
-            prompts = await asyncio.to_thread(self._prompts, request, fields)
+        prompts = await _aside(len(request.body), self._prompts, request, fields)
         calls = []
         for number, tokens in enumerate(prompts):
             room = self._room(tokens, request.limit or 1)
@@ -246,7 +246,7 @@ class VLLMHandler:
 
     async def _embed(self, content: Any, name: str, options: dict[str, Any]) -> tuple[Any, int]:
         """The vector of a text or of token ids, and how many tokens it has."""
-        tokens = self._tokens(content)
+        tokens = await _aside(len(content) if isinstance(content, str) else 0, self._tokens, content)
         self._room(tokens, 0)
         data = await self._encode(tokens, self._library.pooling(task="embed", **options), name)
         require_finite(float(data.sum()))
@@ -263,7 +263,7 @@ class VLLMHandler:
             (one, first), (other, second) = await asyncio.gather(*map(texts.__getitem__, content))
             length = float((one @ one) ** 0.5 * (other @ other) ** 0.5) or 1.0
             return {"score": float(one @ other) / length, "tokens": second, "query_tokens": first}
-        encoded = self._tokenizer(*content)
+        encoded = await _aside(sum(map(len, content)), self._tokenizer, *content)
         tokens, kinds = encoded["input_ids"], encoded.get("token_type_ids") or ()
         self._room(tokens, 0)
         # Where the second text begins, for models that tell both apart.
@@ -280,6 +280,11 @@ class VLLMHandler:
             if output.finished:
                 return output.outputs.data
         raise PredictionException("The engine has ended the request.", 500)
+
+
+async def _aside(size: int, call: Callable[..., Result], *arguments: Any) -> Result:
+    """What a call returns, which takes long with a text of this size: then in a thread."""
+    return call(*arguments) if size < _LONG else await asyncio.to_thread(call, *arguments)
 
 
 def _endpoints(tasks: Any) -> dict[str, bool]:

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import subprocess
 import sys
+import threading
 
 import numpy
 import pytest
@@ -16,6 +17,7 @@ from modelserver_handlers.language import vllm_handler
 from modelserver_handlers.language.chat import CHAT, COMPLETIONS
 from modelserver_handlers.language.embedding import EMBEDDINGS, RERANK, SCORE
 
+LONG = "word " * 10_000
 pytestmark = pytest.mark.usefixtures("pretended_vllm")
 
 
@@ -98,19 +100,41 @@ async def test_request_that_cannot_be_answered_is_refused(endpoint, fields, mess
     assert refusal.value.error_code == 400
 
 
+class Noting:
+    """A tokenizer that notes the threads in which it is called."""
+
+    def __init__(self, tokenizer):
+        self._tokenizer = tokenizer
+        self.threads: set[int] = set()
+
+    def __call__(self, *texts):
+        self.threads.add(threading.get_ident())
+        return self._tokenizer(*texts)
+
+    def apply_chat_template(self, *messages, **wishes):
+        self.threads.add(threading.get_ident())
+        return self._tokenizer.apply_chat_template(*messages, **wishes)
+
+
 @pytest.mark.parametrize(
-    ("messages", "tokens"),
+    ("runner", "send", "tokens"),
     [
-        ([{"role": "user", "content": "word " * 10_000}], 10_001),
-        ([{"role": "user", "content": "word " * 200_000}], 200_001),
-        ([{"role": "user", "content": "word"}] * 20_000, 40_000),
+        ("generate", lambda bench: bench.send(messages=[{"role": "user", "content": LONG}]), 10_001),
+        ("generate", lambda bench: bench.send(messages=[{"role": "user", "content": LONG * 20}]), 200_001),
+        ("generate", lambda bench: bench.send(messages=[{"role": "user", "content": "a"}] * 20_000), 40_000),
+        ("embed", lambda bench: bench.rows(EMBEDDINGS, LONG), 10_000),
+        ("classify", lambda bench: bench.rows(SCORE, ["a", LONG]), 10_001),
     ],
-    ids=["long", "one MB", "many"],
+    ids=["chat", "one MB", "many messages", "embeddings", "scores"],
 )
-async def test_long_bodies_are_read_in_a_thread(messages, tokens):
-    bench = await Bench().start()
+async def test_long_text_is_turned_into_tokens_in_a_thread(runner, send, tokens):
+    bench = await Bench(vllm_engine_config={"runner": runner}).start()
+    bench.handler._tokenizer = tokenizer = Noting(bench.engine.get_tokenizer())
     with pytest.raises(PredictionException, match=f"The prompt has {tokens} tokens"):
-        await bench.send(messages=messages)
+        await send(bench)
+
+    assert tokenizer.threads
+    assert threading.get_ident() not in tokenizer.threads
 
 
 async def test_model_without_a_template_completes_only():
