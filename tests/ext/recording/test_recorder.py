@@ -87,45 +87,26 @@ async def test_an_answer_is_recorded():
     assert ended == Ended("the limit of 1 was reached")
 
 
-async def test_request_without_a_model_in_its_path_is_recorded():
-    recorder = Recorder()
+@pytest.mark.parametrize(
+    ("models", "recorded"),
+    [((), [("m", b"a"), ("other", b"b"), (None, b"c")]), (("m",), [("m", b"a")])],
+)
+async def test_request_without_a_model_in_its_path_is_recorded(models, recorded):
+    """It is known when the request is queued: the model of a compressed body, or the only one."""
+    recorder, recording = started(models=frozenset(models), requests=len(recorded))
     exchanges = []
-    recording = recorder.start(RecordingOptions(requests=2))
     hot = Routes(recorder, exchanges.append)
-    for _ in range(2):
-        hot.serve(inner(""))
-    exchanges[0].watcher.queued(None, SimpleNamespace(name="only"))
-    for each in exchanges:
-        each.watcher.replied(200, b"answer", "text/plain", EXTRA)
+    for answer, name in ((b"a", "m"), (b"b", "other"), (b"c", "")):
+        hot.serve(inner("", body=b"compressed"))
+        if name:
+            exchanges[-1].watcher.queued(None, SimpleNamespace(name=name))
+        exchanges[-1].watcher.started(200, "", b"")
+        exchanges[-1].watcher.part(answer)
+        exchanges[-1].watcher.ended(True)
     _, *calls, _ = await taken(recording)
 
-    assert [call.model for call in calls] == ["only", None]
-
-
-async def test_recording_of_one_model_has_requests_that_name_it_in_their_bodies():
-    """Compressed ones, which are watched before they are read; those of others, and of none, are left out."""
-    recorder, recording = started(models=frozenset({"m"}), requests=2)
-    exchanges = []
-    hot = Routes(recorder, exchanges.append)
-    for _ in range(5):
-        hot.serve(inner("", body=b"compressed"))
-    whole, other, refused, parts, gone = exchanges
-    for each, name in ((whole, "m"), (other, "other"), (parts, "m")):
-        each.body = b"inflated"
-        each.watcher.queued(None, SimpleNamespace(name=name))
-    for each in (whole, other, refused):
-        each.watcher.replied(200, b"a", "", b"")
-    parts.watcher.started(200, "", b"")
-    parts.watcher.part(b"b")
-    parts.watcher.ended(True)
-    gone.watcher.left()
-    _, *calls, ended = await taken(recording)
-
-    assert [(call.model, call.body, call.answer) for call in calls] == [
-        ("m", b"compressed", b"a"),
-        ("m", b"compressed", b"b"),
-    ]
-    assert ended == Ended("the limit of 2 was reached")
+    assert [(call.model, call.answer) for call in calls] == recorded
+    assert {call.body for call in calls} == {b"compressed"}
 
 
 async def test_streams_failures_and_clients_that_leave_are_recorded():

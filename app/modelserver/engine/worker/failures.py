@@ -24,26 +24,21 @@ def print_failure(error: BaseException, requests: Sequence[str] = (), hint: str 
 
     Of an error that the handler raised for a client's fault it prints one line.
     """
-    whose = f"Failed for {_listed(requests)}:" if requests else "Failed:"
-    if (status := status_for_clients(error)) is not None and 400 <= status < 500:
-        _write(f"{whose} {' '.join(in_short(text_of(error)).split())}\n")
-        return
-    report = traceback.TracebackException.from_exception(error)
-    part: traceback.TracebackException | None = report
-    while part is not None:
-        part.stack = traceback.StackSummary.from_list([frame for frame in part.stack if _is_of_model(frame)])
-        part = part.__cause__ or part.__context__
-    before = f"{whose}\n" if requests else ""
-    advice = f"Hint: {hint}\n" if hint else ""
-    _write(sendable("".join([before, *report.format(), advice])))
-
-
-def _write(text: str) -> None:
-    sys.stderr.write(text)
+    whose = f"Failed for {_listed(requests)}:\n" if requests else ""
+    if 400 <= (client_status(error) or 0) < 500:
+        lines = [f"{whose}{in_short(text_of(error))}".replace("\n", " "), "\n"]
+    else:
+        report = traceback.TracebackException.from_exception(error)
+        part: traceback.TracebackException | None = report
+        while part is not None:
+            part.stack = traceback.StackSummary.from_list([f for f in part.stack if _is_of_model(f)])
+            part = part.__cause__ or part.__context__
+        lines = [whose, *report.format(), f"Hint: {hint}\n" if hint else ""]
+    sys.stderr.write(sendable("".join(lines)))
     sys.stderr.flush()
 
 
-def status_for_clients(error: BaseException) -> int | None:
+def client_status(error: BaseException) -> int | None:
     """The status of an error that is meant for clients (reference 13.1), None for any other."""
     code = attribute_of(error, "error_code")
     is_meant = any(c.__name__ == "PredictionException" for c in type(error).__mro__)

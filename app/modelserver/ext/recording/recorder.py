@@ -104,11 +104,9 @@ class Recorder:
     def watch(self, watched: Watched) -> Watcher | None:
         """Records the request if somebody records those of its model."""
         recording, model = self.now, watched.target.route.model
-        if recording is None:
-            return None
-        if not model and recording.is_of_some:
+        if recording is not None and not model and recording.is_of_some:
             return Unnamed(watched, recording)
-        return Recorded(watched, recording) if recording.accepts(model) else None
+        return None if recording is None or not recording.accepts(model) else Recorded(watched, recording)
 
     def _forget(self) -> None:
         self.now = None
@@ -452,37 +450,35 @@ class Recorded(Watcher):
         )
 
 
-class Unnamed(Watcher):
+class Unnamed(Recorded):
     """A request whose model only its body names, which is not read yet: it is recorded if that one's are."""
 
-    __slots__ = ("_recorded", "_recording", "_watcher")
+    __slots__ = ("_is_recorded",)
 
     def __init__(self, watched: Watched, recording: LiveRecording) -> None:
-        self._recording = recording
-        self._recorded: Recorded | None = Recorded(watched, recording)
-        # Does nothing until the model is known.
-        self._watcher = Watcher()
+        super().__init__(watched, recording)
+        self._is_recorded = False
 
     def queued(self, request: Any, model: Any) -> None:
-        recorded, self._recorded = self._recorded, None
-        if recorded is not None and self._recording.accepts(model.name):
-            self._watcher = recorded
-        self._watcher.queued(request, model)
+        self._is_recorded = self._recording.accepts(model.name)
+        if self._is_recorded:
+            super().queued(request, model)
 
     def replied(self, status: int, body: bytes, content_type: str, lines: bytes) -> None:
-        self._watcher.replied(status, body, content_type, lines)
+        if self._is_recorded:
+            super().replied(status, body, content_type, lines)
 
     def started(self, status: int, content_type: str, lines: bytes) -> None:
-        self._watcher.started(status, content_type, lines)
-
-    def part(self, part: bytes) -> None:
-        self._watcher.part(part)
+        if self._is_recorded:
+            super().started(status, content_type, lines)
 
     def ended(self, complete: bool, lines: bytes = b"") -> None:
-        self._watcher.ended(complete, lines)
+        if self._is_recorded:
+            super().ended(complete, lines)
 
     def left(self) -> None:
-        self._watcher.left()
+        if self._is_recorded:
+            super().left()
 
 
 class RecordedHeaders(dict[bytes, bool]):

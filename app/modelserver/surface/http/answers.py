@@ -105,20 +105,15 @@ _OF_OPENAI = re.compile(
 _OF_LISTS = re.compile(r"/v1/models\b(?!.*:(predict|explain)\b)")
 
 
-def form_of(path: str) -> str:
-    """The form of errors for the clients of a path: of KServe's protocols, of OpenAI's API, or empty."""
-    if _OF_OPENAI.match(path):
+def form_of(path: str, error: ModelServerError | None = None) -> str:
+    """The form of errors for the clients of a path: of KServe's protocols, of OpenAI's API, or empty.
+
+    ``error`` came before the path was read. KServe's list of models is OpenAI's list, too, and KServe has no
+    tokens: a wrong one has OpenAI's form there.
+    """
+    if _OF_OPENAI.match(path) or (error is not None and error.openai_status and _OF_LISTS.match(path)):
         return OPENAI
     return KSERVE if path.startswith(("/v1/", "/v2/")) or path == "/v2" else ""
-
-
-def form_of_refusal(error: ModelServerError, path: str) -> str:
-    """The form of an error that came before the path was read.
-
-    KServe's list of models, which has no tokens there, is OpenAI's list, too: its clients read a wrong token.
-    """
-    is_of_both = error.openai_status is not None and _OF_LISTS.match(path)
-    return OPENAI if is_of_both else form_of(path)
 
 
 def error_body(error: ModelServerError, *, form: str = "", batch_id: str | None = None) -> tuple[int, bytes]:

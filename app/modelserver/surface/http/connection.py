@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from modelserver.engine.telemetry.access import OnResponse
 from modelserver.errors import ModelServerError, PayloadTooLarge
 from modelserver.surface.auth.guard import Guard
-from modelserver.surface.http.answers import form_of_refusal
+from modelserver.surface.http.answers import form_of
 from modelserver.surface.http.asgi_cycle import CONTINUE, AsgiCycle, prepared
 from modelserver.surface.http.connection_exchange import ConnectionExchange
 from modelserver.surface.http.cors import Cors
@@ -257,7 +257,7 @@ class Http1Connection:
             # Anything else that the application answers to this request is dropped.
             newest.leave()
         unread = ConnectionExchange(self, Target(), b"-", "1.1", [], keep_alive=False)
-        unread.fail(error, form=form_of_refusal(error, self._source.url.decode("latin-1")))
+        unread.fail(error, form=form_of(self._source.url.decode("latin-1"), error))
 
     def lost(self) -> None:
         """The connection has ended."""

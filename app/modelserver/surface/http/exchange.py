@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, unquote
 import httptools
 
 from modelserver.errors import BadRequest, ModelServerError
-from modelserver.surface.http.answers import JSON, error_body, form_of_refusal
+from modelserver.surface.http.answers import JSON, error_body, form_of
 
 if TYPE_CHECKING:
     from modelserver.surface.watching import Watcher
@@ -196,7 +196,7 @@ class Exchange(ABC):
 
     def refuse(self, error: ModelServerError) -> None:
         """Answers with an error in the form of the path; for what no endpoint has read."""
-        self.fail(error, form=form_of_refusal(error, self.target.path))
+        self.fail(error, form=form_of(self.target.path, error))
 
 
 class HotRoutes(Protocol):
