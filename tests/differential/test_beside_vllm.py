@@ -216,6 +216,9 @@ async def test_answers_are_those_of_vllms_application(tmp_path, capsys):
             with pytest.raises(PredictionException) as refusal:
                 await bench.send(endpoint, **fields)
             assert (refusal.value.error_code, status) in [(400, 400), (404, 404)], fields
+        # 500 of vLLM's application.
+        with pytest.raises(PredictionException, match="cannot use the schema"):
+            await bench.send(messages=MESSAGES, structured_outputs={"json": {"$ref": "#"}})
         call = asyncio.create_task(bench.send(CHAT, stream=True, messages=MESSAGES, ignore_eos=True))
         await asyncio.sleep(0.2)
         call.cancel()

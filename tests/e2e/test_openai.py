@@ -413,13 +413,23 @@ def _finished(answers):
     return wait_until(lambda: [answer for answer in answers if answer.done()], "a request is refused")
 
 
+def test_wrong_token_is_an_authentication_error(small):
+    """At the list of models, too, which is KServe's as well; its predictions have TorchServe's 400."""
+    for path in PATHS:
+        with pytest.raises(openai.AuthenticationError) as refusal:
+            client_of(small, path, key="wrong").models.list()
+        assert refusal.value.type == "authentication_error"
+    with pytest.raises(openai.AuthenticationError):
+        client_of(small, key="wrong").models.retrieve("chatty:1.0")
+    headers = {"authorization": "Bearer wrong"}
+    assert small.inference.post("/v1/models/chatty:predict", headers=headers).status_code == 400
+
+
 @pytest.mark.parametrize("prefix", ["/v1", "/openai/v1"])
 def test_refusal_before_the_route_has_openais_form(small, prefix):
     of_client = "invalid_request_error"
     for method, path, more, expected in (
         ("POST", "completions", {"headers": {"authorization": "x"}}, (401, "authentication_error")),
-        ("GET", "models", {"headers": {"authorization": "x"}}, (401, "authentication_error")),
-        ("GET", "models/chatty:1.0", {"headers": {"authorization": "x"}}, (401, "authentication_error")),
         ("POST", "unknown", {}, (404, of_client)),
         ("GET", "completions", {}, (405, of_client)),
         ("POST", "completions", {"content": bytes(1 << 20)}, (413, of_client)),

@@ -68,14 +68,12 @@ def read_fields(request: Generation) -> VLLMFields | None:
 
     Raises BadInput, which names the field.
     """
-    names = {name for name, value in _decode_each(request.body).items() if bytes(value) != _NULL}
-    if names - _KNOWN[type(request)] or _needs_application(request):
-        return None
-    if names.isdisjoint(VLLMFields.__struct_fields__):
-        return _NONE
     try:
-        return _decode(request.body)
-    except msgspec.ValidationError as error:
+        names = {name for name, value in _decode_each(request.body).items() if bytes(value) != _NULL}
+        if names - _KNOWN[type(request)] or _needs_application(request):
+            return None
+        return _NONE if names.isdisjoint(VLLMFields.__struct_fields__) else _decode(request.body)
+    except msgspec.DecodeError as error:
         raise BadInput(str(error)) from None
 
 

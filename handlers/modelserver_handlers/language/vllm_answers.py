@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from modelserver_handlers.context import Context
 from modelserver_handlers.errors import PredictionException
@@ -13,6 +13,8 @@ from modelserver_handlers.language.events import EventStream
 from modelserver_handlers.language.logprobs import chat_logprobs, completion_logprobs
 from modelserver_handlers.language.requests import Generation
 from modelserver_handlers.language.responses import DONE, ReplyWriter, TokenUsage
+
+_UNUSABLE: Final = "The engine cannot use the schema, or other structure, that the answer is to have."
 
 Call: TypeAlias = "tuple[Any, Any, str]"
 
@@ -42,12 +44,14 @@ class Answers:
         name = request.model or str(context.model_name)
         self._reply = ReplyWriter(str(context.get_request_id(0)), name, chat=is_chat)
         self._wants_logprobs = bool(request.logprobs) if is_chat else request.logprobs is not None  # type: ignore[attr-defined]
+        self._is_structured = False
         self._count = 0
         # Of completions: where the text of each choice's next token begins.
         self._offsets: dict[int, int] = {}
 
     async def whole(self, calls: list[Call], sizes: list[int]) -> bytes:
         """All choices in one document."""
+        self._is_structured = _are_structured(calls)
         choices: list[Any] = [None] * (len(calls) * self._request.choices)
 
         async def generate(number: int, call: Call) -> None:
@@ -65,6 +69,7 @@ class Answers:
 
     async def stream(self, calls: list[Call], sizes: list[int]) -> bytes:
         """The events of all choices, as they come."""
+        self._is_structured = _are_structured(calls)
         events = EventStream(self._context)
 
         async def generate(number: int, call: Call) -> None:
@@ -104,6 +109,9 @@ class Answers:
     def _more(self, index: int, output: Any) -> dict[str, Any]:
         """The fields of a choice beside its text. Raises PredictionException if the engine has failed."""
         if output.finish_reason == "error":
+            # No first token fits.
+            if self._is_structured and self._count <= self._request.choices:
+                raise PredictionException(_UNUSABLE, 400)
             raise PredictionException("The engine could not generate the answer.", 500)
         more = {} if output.stop_reason is None else {"stop_reason": output.stop_reason}
         if not self._wants_logprobs:
@@ -122,6 +130,10 @@ class Answers:
         self._context.set_response_parameter(0, "prompt_tokens", usage.prompt_tokens)
         self._context.set_response_parameter(0, "completion_tokens", usage.completion_tokens)
         return usage
+
+
+def _are_structured(calls: list[Call]) -> bool:
+    return any(parameters.structured_outputs is not None for _, parameters, _ in calls)
 
 
 async def _all(calls: list[Coroutine[Any, Any, None]]) -> None:

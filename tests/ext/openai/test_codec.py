@@ -36,9 +36,9 @@ def exchange(path, body, method=b"POST"):
     return SimpleNamespace(target=target, body=content, method=method, content_type="")
 
 
-def model(endpoints, *, ready=True, failure=""):
+def model(endpoints, *, ready=True, failure="", workers=1):
     dispatch = SimpleNamespace(takes_scopes="*" in endpoints)
-    pool = SimpleNamespace(ready=ready, failure=failure, dispatch=dispatch)
+    pool = SimpleNamespace(ready=ready, failure=failure, dispatch=dispatch, workers=[None] * workers)
     return SimpleNamespace(name="m", endpoints=endpoints, pool=pool)
 
 
@@ -111,6 +111,8 @@ def test_model_of_another_kind_is_named():
         CODEC.read(request, model({}))
     with pytest.raises(ServiceUnavailable, match="no memory"):
         CODEC.read(exchange("/v1/embeddings", {}), model({}, ready=False, failure="no memory"))
+    # The queue refuses it, and says why.
+    assert CODEC.read(exchange("/v1/embeddings", {}), model({}, ready=False, workers=0)).bodies == [b"{}"]
 
 
 def test_handlers_that_read_the_path_get_what_they_got():

@@ -17,6 +17,8 @@ LENGTH = 20
 DEADLY, FAILING = "die", "fail"
 # A schema that the engine refuses when it gets the request.
 IMPOSSIBLE = {"type": "nothing"}
+# One that no token fits.
+ENDLESS = {"$ref": "#"}
 
 
 # A request that cannot be answered, an engine that is full, and one whose process has ended.
@@ -224,6 +226,9 @@ class AsyncLLM:
         self.step(new_tokens=len(tokens))
         try:
             parts = list(self._parts(tokens, parameters))
+            if parameters.structured_outputs is not None and parameters.structured_outputs.json == ENDLESS:
+                parts = parts[:1]
+                parts[0].finish_reason = "error"
             if parameters.output_kind is RequestOutputKind.FINAL_ONLY:
                 for _ in parts:
                     await asyncio.sleep(0)

@@ -8,7 +8,7 @@ import threading
 
 import numpy
 import pytest
-from tests.handlers.language.pretended_vllm import IMPOSSIBLE
+from tests.handlers.language.pretended_vllm import ENDLESS, IMPOSSIBLE
 from tests.handlers.language.vllm_bench import Bench
 
 from modelserver_handlers.context import BatchState, Context
@@ -77,6 +77,12 @@ async def test_model_names_the_adapter():
             {"response_format": {"type": "json_schema", "json_schema": {"schema": IMPOSSIBLE}}},
             "Grammar error: Unsupported type nothing",
         ),
+        (
+            CHAT,
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": ENDLESS}}},
+            "cannot use the schema",
+        ),
+        (CHAT, {"structured_outputs": {"json": ENDLESS}, "stream": True}, "cannot use the schema"),
         (
             CHAT,
             {"messages": [{"role": "user", "content": "a " * 20}]},

@@ -241,8 +241,8 @@ class OpenAI(Codec):
                 parsed = super().read(exchange, model)
                 parsed.key = endpoint.encode() if endpoint == MODELS else b""
                 return parsed
-            if not model.pool.ready and endpoint in _WHOLE:
-                # It waits in the queue while the model loads.
+            if not model.pool.ready and (endpoint in _WHOLE or not model.pool.workers):
+                # It waits in the queue while the model loads; without a worker it is refused there.
                 return Parsed([exchange.body], content_type=_OCTETS, url_path=endpoint)
             if not model.pool.ready:
                 raise ServiceUnavailable(model.pool.failure or f"Model {model.name} is still loading.")

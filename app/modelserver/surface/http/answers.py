@@ -100,7 +100,7 @@ KSERVE = "kserve"
 OPENAI = "openai"
 _OF_OPENAI = re.compile(
     r"/openai/|/v1/(?!models\b)|/predictions/[^/]+(/[^/]+)?/v1/"
-    r"(chat/|completions|embeddings|rerank|score|responses|audio/|tokenize|detokenize)"
+    r"(models|chat/|completions|embeddings|rerank|score|responses|audio/|tokenize|detokenize)"
 )
 _OF_LISTS = re.compile(r"/v1/models\b(?!.*:(predict|explain)\b)")
 
