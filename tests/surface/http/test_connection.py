@@ -333,6 +333,20 @@ async def half_closed(wire: Wire, _: str) -> None:
     assert wire.protocol.eof_received()
 
 
+@pytest.mark.parametrize(("version", "comment"), [("1.1", b"3\r\n:\n\n\r\n"), ("1.0", b"\r\n\r\n:\n\n")])
+async def test_reader_of_events_that_may_be_gone_gets_a_comment(version, comment):
+    """Whoever is gone resets the connection; proxies use HTTP/1.0, too, which has no chunks."""
+    wire = Wire()
+    wire.hot.at_once = False
+    wire.send(post().replace(b"HTTP/1.1", f"HTTP/{version}".encode()))
+    [exchange] = wire.hot.exchanges
+    exchange.begin(200, "text/event-stream; charset=utf-8")
+
+    assert wire.protocol.eof_received()
+    assert bytes(wire.transport.written).endswith(comment)
+    wire.protocol.connection_lost(None)
+
+
 async def stream_left(wire: Wire, _: str) -> None:
     """The client leaves between two parts of its response."""
     wire.hot.at_once = False

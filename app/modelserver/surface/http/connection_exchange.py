@@ -52,8 +52,8 @@ class ConnectionExchange(Exchange):
     ``doubt`` (0 if the head is unambiguous, see :mod:`modelserver.surface.http.head`).
 
     For the connection, some members are also those of an :class:`AsgiCycle`: ``more_body``, ``received``,
-    ``keep_alive``, ``response_complete``, ``sends_events`` (its answer is a stream of events), ``receive``,
-    ``complete`` and ``leave``.
+    ``keep_alive``, ``response_complete``, ``no_event`` (a comment, if its answer is a stream of events),
+    ``receive``, ``complete`` and ``leave``.
     """
 
     __slots__ = (
@@ -63,10 +63,10 @@ class ConnectionExchange(Exchange):
         "expects_continue",
         "keep_alive",
         "more_body",
+        "no_event",
         "pieces",
         "received",
         "response_complete",
-        "sends_events",
     )
 
     def __init__(  # noqa: PLR0917 - called for each request
@@ -188,8 +188,9 @@ class ConnectionExchange(Exchange):
             self.watcher.started(status, content_type, extra)
         self.keep_alive = self.keep_alive and status < 400
         parts = self._head(status, content_type, extra, phrase)
+        if content_type.startswith("text/event-stream") and self._has_body:
+            self.no_event = b"3\r\n:\n\n\r\n" if self._chunked else b":\n\n"
         if self._chunked:
-            self.sends_events = content_type.startswith("text/event-stream")
             parts.append(b"transfer-encoding: chunked\r\n")
         parts.append(b"connection: keep-alive\r\n\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
         self._write(b"".join(parts))

@@ -46,8 +46,6 @@ _CHUNK_SIZE = re.compile(rb"\n0*([0-9A-Fa-f]{1,16})[ \t]*(?:;[^\n]*)?\r?\n\Z")
 _TAIL = 64
 # Distinguishes clients that closed their side and are gone from those that wait for a response.
 _INTERIM_RESPONSE = b"HTTP/1.1 102 Processing\r\n\r\n"
-# The same for a client that reads a stream of events: a chunk with a comment.
-_NO_EVENT = b"3\r\n:\n\n\r\n"
 # Seconds until the first check whether such a client is gone, and between two later ones at most.
 _FIRST_CHECK, _LONGEST_PAUSE = 0.05, 5.0
 
@@ -221,10 +219,11 @@ class HttpProtocol(asyncio.Protocol):
         if not connection.half_closed:
             connection.half_closed = True
             if not newest.sent_status and newest.http_version == "1.1" and not connection.pipeline:
-                # A client that is gone looks like one that still reads until something is sent to it.
+                # A client that is gone looks like one that still reads until something is sent to it; one
+                # that reads a stream of events gets a comment.
                 connection.transport.write(_INTERIM_RESPONSE)
-            elif getattr(newest, "sends_events", False):
-                connection.transport.write(_NO_EVENT)
+            elif no_event := getattr(newest, "no_event", b""):
+                connection.transport.write(no_event)
             self._check_client(_FIRST_CHECK)
         return True
 
