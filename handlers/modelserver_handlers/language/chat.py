@@ -27,6 +27,7 @@ from modelserver_handlers.language.responses import (
     listed_models,
 )
 from modelserver_handlers.typed.handler import HandlerSignature
+from modelserver_handlers.typed.reading import content_of
 from modelserver_handlers.typed.signature import described
 
 
@@ -136,9 +137,8 @@ class ChatModel:
         is_chat = endpoint in (CHAT, None, "")
         if (endpoint or CHAT) not in self._ms_endpoints:
             raise PredictionException(f"Unknown API endpoint: {endpoint}", 404)
-        body = data[0].get("body", data[0].get("data"))
         try:
-            request: Any = read_request(ChatRequest if is_chat else CompletionRequest, body)
+            request: Any = read_request(ChatRequest if is_chat else CompletionRequest, content_of(data[0]))
         except BadInput as error:
             raise PredictionException(str(error), 400) from None
         own, _, adapter = request.model.partition("/")

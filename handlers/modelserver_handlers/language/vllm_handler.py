@@ -136,8 +136,7 @@ class VLLMHandler:
                 return await asyncio.gather(
                     *(self._pool(endpoint, idx, row, context, texts) for idx, row in rows)
                 )
-            body = data[0].get("body", data[0].get("data"))
-            return [await self._generate(body, endpoint, context)]
+            return [await self._generate(content_of(data[0]), endpoint, context)]
         except BadInput as error:
             raise PredictionException(str(error), 400) from error
         except self._library.dead as error:

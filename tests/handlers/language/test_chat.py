@@ -278,6 +278,13 @@ async def test_call_whose_client_has_left_does_not_run():
     assert calls == ["first", "last"]
 
 
+async def test_instance_of_v1_is_a_chat():
+    bench = Bench(Words)
+    await bench.model.initialize(bench.context)
+    context = bench.context._ms_of_request(BatchState(["r"]))
+    assert await bench.model.handle([{"messages": [{"role": "user", "content": "a b"}]}], context) == ["a b "]
+
+
 async def test_error_of_the_model_is_raised():
     class Failing(modelserver.ChatModel):
         def chat(self, request):
