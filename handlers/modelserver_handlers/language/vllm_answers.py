@@ -51,7 +51,7 @@ class Answers:
 
     async def whole(self, calls: list[Call], sizes: list[int]) -> bytes:
         """All choices in one document."""
-        self._is_structured = _are_structured(calls)
+        self._is_structured = calls[0][1].structured_outputs is not None
         choices: list[Any] = [None] * (len(calls) * self._request.choices)
 
         async def generate(number: int, call: Call) -> None:
@@ -69,7 +69,7 @@ class Answers:
 
     async def stream(self, calls: list[Call], sizes: list[int]) -> bytes:
         """The events of all choices, as they come."""
-        self._is_structured = _are_structured(calls)
+        self._is_structured = calls[0][1].structured_outputs is not None
         events = EventStream(self._context)
 
         async def generate(number: int, call: Call) -> None:
@@ -130,10 +130,6 @@ class Answers:
         self._context.set_response_parameter(0, "prompt_tokens", usage.prompt_tokens)
         self._context.set_response_parameter(0, "completion_tokens", usage.completion_tokens)
         return usage
-
-
-def _are_structured(calls: list[Call]) -> bool:
-    return any(parameters.structured_outputs is not None for _, parameters, _ in calls)
 
 
 async def _all(calls: list[Coroutine[Any, Any, None]]) -> None:

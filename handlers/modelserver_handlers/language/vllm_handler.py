@@ -137,13 +137,11 @@ class VLLMHandler:
                     *(self._pool(endpoint, idx, row, context, texts) for idx, row in rows)
                 )
             return [await self._generate(content_of(data[0]), endpoint, context)]
-        except BadInput as error:
-            raise PredictionException(str(error), 400) from error
         except self._library.dead as error:
             raise WorkerUnusable(f"vLLM's engine has ended: {first_line(error)}") from error
         except self._library.full as error:
             raise PredictionException(str(error), 503) from error
-        except self._library.refused as error:
+        except (BadInput, self._library.refused) as error:
             raise PredictionException(str(error), 400) from error
 
     async def _ms_close(self) -> None:

@@ -4,10 +4,7 @@ import pytest
 from tests.handlers.language.pretended_vllm import LENGTH
 from tests.handlers.language.vllm_bench import Bench
 
-from modelserver_handlers.errors import BadInput
 from modelserver_handlers.language.chat import CHAT, COMPLETIONS
-from modelserver_handlers.language.requests import ChatRequest, read_request
-from modelserver_handlers.language.sampling import read_fields
 
 pytestmark = pytest.mark.usefixtures("pretended_vllm")
 
@@ -44,9 +41,3 @@ async def test_a_chat_may_use_the_rest_of_the_models_length(endpoint, fields, li
     await bench.whole(endpoint, **fields)
 
     assert bench.parameters().max_tokens == limit
-
-
-def test_field_whose_name_is_no_text_is_a_fault_of_the_client():
-    request = read_request(ChatRequest, b'{"messages": [{"role": "user", "content": "a"}], "\xff": 1}')
-    with pytest.raises(BadInput, match="Invalid UTF-8"):
-        read_fields(request)

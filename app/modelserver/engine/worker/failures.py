@@ -7,7 +7,6 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from modelserver.engine.wire.messages import sendable, without_escapes
 from modelserver_handlers.errors import text_of
@@ -25,8 +24,9 @@ def print_failure(error: BaseException, requests: Sequence[str] = (), hint: str 
     Of an error that the handler raised for a client's fault it prints one line.
     """
     whose = f"Failed for {_listed(requests)}:\n" if requests else ""
-    if 400 <= (client_status(error) or 0) < 500:
-        lines = [f"{whose}{in_short(text_of(error))}".replace("\n", " "), "\n"]
+    status, message = for_clients(error) or (500, "")
+    if 400 <= status < 500:
+        lines = [f"{whose}{status} {in_short(str(message))}".replace("\n", " "), "\n"]
     else:
         report = traceback.TracebackException.from_exception(error)
         part: traceback.TracebackException | None = report
@@ -38,19 +38,15 @@ def print_failure(error: BaseException, requests: Sequence[str] = (), hint: str 
     sys.stderr.flush()
 
 
-def client_status(error: BaseException) -> int | None:
-    """The status of an error that is meant for clients (reference 13.1), None for any other."""
-    code = attribute_of(error, "error_code")
-    is_meant = any(c.__name__ == "PredictionException" for c in type(error).__mro__)
-    return code if is_meant and isinstance(code, int) else None
-
-
-def attribute_of(error: BaseException, name: str) -> Any:
-    """An attribute, None if it cannot be read."""
+def for_clients(error: BaseException) -> tuple[int, object] | None:
+    """Status and message of an error that is meant for clients (reference 13.1), None for any other."""
+    if all(each.__name__ != "PredictionException" for each in type(error).__mro__):
+        return None
     try:
-        return getattr(error, name, None)
+        status, message = getattr(error, "error_code", None), getattr(error, "message", None)
     except Exception:  # noqa: BLE001 - the exception is the user's own
         return None
+    return (status, text_of(error) if message is None else message) if isinstance(status, int) else None
 
 
 def _listed(requests: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from modelserver.engine.wire.messages import INSTANCE, TENSORS, Answer, Measurement, Result, Row, sendable
-from modelserver.engine.worker.failures import attribute_of, client_status, explain_failure, in_short, located
+from modelserver.engine.worker.failures import explain_failure, for_clients, in_short, located
 from modelserver.engine.worker.rows.rows import Decoded
 from modelserver_handlers.context import BatchState
 from modelserver_handlers.errors import text_of
@@ -126,7 +126,7 @@ def describe_failure(error: Exception, row: Row, model_dir: Path | None = None) 
     With ``model_dir`` it includes what TorchServe only logs: class, message, location and a hint.
     """
     status, text = _verdict(error, row)
-    if model_dir is None or client_status(error) is not None:
+    if model_dir is None or for_clients(error) is not None:
         return failure(text, status)
     hint = hint_about(error, row)
     if row.kind in _KSERVE_KINDS and not is_out_of_memory(error):
@@ -173,9 +173,8 @@ def _kserve(row: Row, status: int) -> int:
 
 def _verdict(error: Exception, row: Row) -> tuple[int, object]:
     """Status and text for an exception, as in TorchServe and KServe."""
-    if (code := client_status(error)) is not None:
-        message = attribute_of(error, "message")
-        return 507 if code == 413 else code, text_of(error) if message is None else message
+    if (meant := for_clients(error)) is not None:
+        return (507, meant[1]) if meant[0] == 413 else meant
     if is_out_of_memory(error):
         return 507, "Out of resources"
     if isinstance(error, ContractBroken):

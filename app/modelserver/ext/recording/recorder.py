@@ -101,12 +101,13 @@ class Recorder:
         self.now = LiveRecording(options, self._clock, self._forget, self._outgoing)
         return self.now
 
-    def watch(self, watched: Watched) -> Watcher | None:
-        """Records the request if somebody records those of its model."""
+    def watch(self, watched: Watched) -> Recorded | None:
+        """Records the request if somebody records those of its model, which may not be known yet."""
         recording, model = self.now, watched.target.route.model
-        if recording is not None and not model and recording.is_of_some:
-            return Unnamed(watched, recording)
-        return None if recording is None or not recording.accepts(model) else Recorded(watched, recording)
+        if recording is None:
+            return None
+        is_known = bool(model) or not recording.is_of_some
+        return None if is_known and not recording.accepts(model) else Recorded(watched, recording, is_known)
 
     def _forget(self) -> None:
         self.now = None
@@ -335,6 +336,7 @@ class Recorded(Watcher):
     __slots__ = (
         "_at",
         "_body",
+        "_is_accepted",
         "_lines",
         "_model",
         "_number",
@@ -345,7 +347,7 @@ class Recorded(Watcher):
         "_watched",
     )
 
-    def __init__(self, watched: Watched, recording: LiveRecording) -> None:
+    def __init__(self, watched: Watched, recording: LiveRecording, is_accepted: bool) -> None:
         self._watched = watched
         self._recording = recording
         self._at = recording.clock()
@@ -354,9 +356,11 @@ class Recorded(Watcher):
         # Empty where neither path nor, so far, anything else names one.
         self._model = watched.target.route.model
         self._number = 0
+        self._is_accepted = is_accepted
         self._parts: RecordedParts | None = None
 
     def queued(self, request: Any, model: Any) -> None:
+        self._is_accepted = self._is_accepted or self._recording.accepts(model.name)
         self._number = self._recording.queued()
         if not self._model:
             self._model = model.name
@@ -374,7 +378,7 @@ class Recorded(Watcher):
 
     def started(self, status: int, content_type: str, lines: bytes) -> None:
         self._status, self._type, self._lines = status, content_type, lines
-        self._parts = RecordedParts(self._recording)
+        self._parts = RecordedParts(self._recording) if self._is_accepted else None
 
     def part(self, part: bytes) -> None:
         if self._parts is not None:
@@ -383,7 +387,8 @@ class Recorded(Watcher):
     def ended(self, complete: bool, lines: bytes = b"") -> None:
         parts = self._parts
         if parts is None or parts.is_lost:
-            self._recording.drop()
+            if self._is_accepted:
+                self._recording.drop()
             return
         answer, lines = parts.take(), self._lines + lines
         self._add(self._status, answer, self._type, lines, parts.sent, parts.count, complete=complete)
@@ -419,6 +424,8 @@ class Recorded(Watcher):
         complete: bool = True,
     ) -> None:
         """``parts``: how many the answer came in, with ``sent`` bytes."""
+        if not self._is_accepted:
+            return
         recording, watched, body = self._recording, self._watched, self._body
         target, recorded = watched.target, recording.headers
         text, headers = target.text, [pair for pair in watched.headers if recorded[pair[0]]]
@@ -448,37 +455,6 @@ class Recorded(Watcher):
             ),
             len(body) + (sent or len(answer)),
         )
-
-
-class Unnamed(Recorded):
-    """A request whose model only its body names, which is not read yet: it is recorded if that one's are."""
-
-    __slots__ = ("_is_recorded",)
-
-    def __init__(self, watched: Watched, recording: LiveRecording) -> None:
-        super().__init__(watched, recording)
-        self._is_recorded = False
-
-    def queued(self, request: Any, model: Any) -> None:
-        self._is_recorded = self._recording.accepts(model.name)
-        if self._is_recorded:
-            super().queued(request, model)
-
-    def replied(self, status: int, body: bytes, content_type: str, lines: bytes) -> None:
-        if self._is_recorded:
-            super().replied(status, body, content_type, lines)
-
-    def started(self, status: int, content_type: str, lines: bytes) -> None:
-        if self._is_recorded:
-            super().started(status, content_type, lines)
-
-    def ended(self, complete: bool, lines: bytes = b"") -> None:
-        if self._is_recorded:
-            super().ended(complete, lines)
-
-    def left(self) -> None:
-        if self._is_recorded:
-            super().left()
 
 
 class RecordedHeaders(dict[bytes, bool]):
