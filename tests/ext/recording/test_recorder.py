@@ -89,20 +89,25 @@ async def test_an_answer_is_recorded():
 
 @pytest.mark.parametrize(
     ("models", "recorded"),
-    [((), [("m", b"a"), ("other", b"b"), (None, b"c")]), (("m",), [("m", b"a")])],
+    [
+        ((), [("m", b"a"), ("other", b"b"), ("m", b"refused"), (None, b"refused")]),
+        (("m",), [("m", b"a"), ("m", b"refused")]),
+    ],
 )
 async def test_request_without_a_model_in_its_path_is_recorded(models, recorded):
-    """It is known when the request is queued: the model of a compressed body, or the only one."""
+    """It is known when the body has been read, or when the request is queued."""
     recorder, recording = started(models=frozenset(models), requests=len(recorded))
-    exchanges = []
-    hot = Routes(recorder, exchanges.append)
-    for answer, name in ((b"a", "m"), (b"b", "other"), (b"c", "")):
-        hot.serve(inner("", body=b"compressed"))
-        if name:
-            exchanges[-1].watcher.queued(None, SimpleNamespace(name=name))
-        exchanges[-1].watcher.started(200, "", b"")
-        exchanges[-1].watcher.part(answer)
-        exchanges[-1].watcher.ended(True)
+    exchanges = [inner("", body=b"compressed") for _ in range(4)]
+    for each in exchanges:
+        Routes(recorder, id).serve(each)
+    for each, name, answer in ((exchanges[0], "m", b"a"), (exchanges[1], "other", b"b")):
+        each.watcher.queued(None, SimpleNamespace(name=name))
+        each.watcher.started(200, "", b"")
+        each.watcher.part(answer)
+        each.watcher.ended(True)
+    exchanges[2].target = inner("m").target
+    for each in exchanges[2:]:
+        each.watcher.replied(404, b"refused", "", b"")
     _, *calls, _ = await taken(recording)
 
     assert [(call.model, call.answer) for call in calls] == recorded

@@ -106,7 +106,7 @@ class Recorder:
         recording, model = self.now, watched.target.route.model
         if recording is None:
             return None
-        is_known = bool(model) or not recording.is_of_some
+        is_known = bool(model) or not recording.options.models
         return None if is_known and not recording.accepts(model) else Recorded(watched, recording, is_known)
 
     def _forget(self) -> None:
@@ -130,7 +130,7 @@ class LiveRecording:
     ) -> None:
         self.clock = clock
         self.began = clock()
-        self._options = options
+        self.options = options
         self._forget = forget
         self._outgoing = outgoing
         self._most = min(MOST_BYTES, outgoing.limit // SHARE)
@@ -146,14 +146,9 @@ class LiveRecording:
         self._urgent = asyncio.Event()
         self._closed = False
 
-    @property
-    def is_of_some(self) -> bool:
-        """Whether only requests of some models are recorded."""
-        return bool(self._options.models)
-
     def accepts(self, model: str) -> bool:
         """Whether a request for the model, which has just arrived, is recorded."""
-        options = self._options
+        options = self.options
         if self._reason or (options.models and model not in options.models):
             return False
         if options.sample < 1 and _random() >= options.sample:
@@ -229,7 +224,7 @@ class LiveRecording:
 
     async def frames(self) -> AsyncIterator[bytes]:
         """Everything that is recorded, until its end."""
-        options, started = self._options, time.monotonic()
+        options, started = self.options, time.monotonic()
         began = Beginning(
             time.time(), __version__, sorted(options.models), self.headers.names, options.sample
         )
@@ -367,6 +362,9 @@ class Recorded(Watcher):
 
     def replied(self, status: int, body: bytes, content_type: str, lines: bytes) -> None:
         complete = True
+        if not self._is_accepted:
+            # Refused before it was queued; its model may be known by now.
+            self._is_accepted = self._recording.accepts(self._watched.target.route.model)
         if self._parts is not None:
             # The request has failed after some of them.
             if self._drops():
@@ -442,7 +440,7 @@ class Recorded(Watcher):
                 recording.clock() - self._at,
                 watched.method,
                 text,
-                self._model or None,
+                self._model or target.route.model or None,
                 target.route.version,
                 headers,
                 body,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -100,8 +99,6 @@ class InferenceApi:
         route: Route = exchange.target.route
         codec = self._codecs.get(route.protocol)
         if self._watch is not None:
-            if not route.model and codec is not None:
-                route = _addressed(exchange, codec)
             exchange.watcher = self._watch(exchange)
         if codec is None:
             self._serve_other(exchange, route)
@@ -239,15 +236,6 @@ class InferenceApi:
         model.pool.submit(request, route.version)
         if not request.done:
             exchange.on_disconnect = partial(model.pool.cancel, request)
-
-
-def _addressed(exchange: Exchange, codec: Codec) -> Route:
-    """The route, with the model that a readable body names, for watchers; others are refused later."""
-    if not exchange.encoding:
-        with suppress(ModelServerError):
-            codec.address(exchange)
-    route: Route = exchange.target.route
-    return route
 
 
 def _fail(exchange: Exchange, codec: Codec, model: ModelVersion | None, error: ModelServerError) -> None:
