@@ -1,3 +1,1 @@
-from tests.engine.pools.conftest import begin, counts, spec, stage, times
-
-__all__ = ["begin", "counts", "spec", "stage", "times"]
+from tests.engine.pools.conftest import begin, counts, spec, stage, times  # noqa: F401 - fixtures

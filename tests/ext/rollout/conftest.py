@@ -1,3 +1,1 @@
-from tests.models.conftest import builder, new_registry, registry, shared_helpers, store
-
-__all__ = ["builder", "new_registry", "registry", "shared_helpers", "store"]
+from tests.models.conftest import builder, new_registry, registry, shared_helpers, store  # noqa: F401

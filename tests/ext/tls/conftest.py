@@ -1,3 +1,1 @@
-from tests.surface.tls.conftest import authority
-
-__all__ = ["authority"]
+from tests.surface.tls.conftest import authority  # noqa: F401 - a fixture

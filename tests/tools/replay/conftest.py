@@ -1,3 +1,1 @@
-from tests.recorded_calls import make_call
-
-__all__ = ["make_call"]
+from tests.recorded_calls import make_call  # noqa: F401 - a fixture
