@@ -42,7 +42,6 @@ class Bucket:
 
 @contextlib.contextmanager
 def s3(name: str = "models") -> Iterator[Bucket]:
-    """A bucket of S3."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from moto.server import ThreadedMotoServer
@@ -91,7 +90,6 @@ class GoogleBucket(Bucket):
 
 @contextlib.contextmanager
 def google(name: str = "models") -> Iterator[GoogleBucket]:
-    """A bucket of Google Cloud Storage."""
     from gcp_storage_emulator.server import create_server
 
     server = create_server("127.0.0.1", 0, in_memory=True, default_bucket=name)
@@ -120,7 +118,6 @@ class Hub:
 
     @property
     def variables(self) -> dict[str, str]:
-        """They lead the library here."""
         return {"HF_ENDPOINT": self.url, "HF_TOKEN": SECRETS[2], "HF_HUB_DISABLE_TELEMETRY": "1"}
 
     @property
@@ -186,7 +183,6 @@ class Container:
 
     @property
     def variables(self) -> dict[str, str]:
-        """They lead the library here."""
         key = base64.b64encode(SECRETS[1].encode()).decode()
         account = (
             f"DefaultEndpointsProtocol=http;AccountName=acct;AccountKey={key};BlobEndpoint={self.url}/acct;"

@@ -279,7 +279,6 @@ class _Stream:
         """Torch's method."""
 
     def synchronize(self) -> None:
-        """Torch's method."""
         self._gpus.launch()
 
 
@@ -299,7 +298,6 @@ class _Graph(TorchDispatchMode):
         return results
 
     def replay(self) -> None:
-        """Torch's method."""
         self._gpus.launch()
         self._gpus.replayed += 1
         with torch.inference_mode():
@@ -318,7 +316,6 @@ class _Event:
         self._gpus.launch()
 
     def synchronize(self) -> None:
-        """Torch's method."""
         self._gpus.launch()
 
     def elapsed_time(self, _end: _Event) -> float:

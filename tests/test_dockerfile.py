@@ -66,7 +66,6 @@ _ARGUMENTS = dict(item.text.split("=", 1) for item in _ALL if item.name == "ARG"
 
 
 def of(name, stage=None):
-    """The instructions of a name, of one stage or of all."""
     return [item for item in _ALL if item.name == name and stage in (None, item.stage)]
 
 
@@ -77,7 +76,6 @@ def only(name):
 
 
 def from_clone(stage=None):
-    """What is copied from the clone."""
     copies = [item for item in of("COPY", stage) if "--from=" not in item.text]
     return [source for item in copies for source in item.words[:-1]]
 

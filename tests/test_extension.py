@@ -41,7 +41,6 @@ def events(monkeypatch):
 
 
 def row(name):
-    """An extension that is on with a setting of its name."""
     return ExtensionRow(f"modelserver.ext.{name}", lambda settings: getattr(settings, name, False))
 
 

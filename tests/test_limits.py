@@ -74,7 +74,6 @@ def parsed(folder: str, pattern: str = "") -> dict[Path, ast.Module]:
 
 
 def product() -> dict[Path, ast.Module]:
-    """The files of both packages."""
     return parsed("app") | parsed("handlers")
 
 
@@ -94,7 +93,6 @@ def docstring_of(node: ast.AST) -> ast.Expr | None:
 
 
 def code_lines(path: Path, tree: ast.Module) -> int:
-    """The lines of a file that have code."""
     text = (_ROOT / path).read_text(encoding="utf-8")
     stripped = [line.strip() for line in text.split("\n")]
     lines = {number for number, line in enumerate(stripped, 1) if line and line[0] != "#"}
@@ -109,7 +107,6 @@ def code_lines(path: Path, tree: ast.Module) -> int:
 
 
 def lines_of(node: ast.expr | ast.Expr) -> set[int]:
-    """The lines from its first to its last."""
     return set(range(node.lineno, (node.end_lineno or 0) + 1))
 
 
@@ -142,7 +139,6 @@ def attributes(node: ast.ClassDef) -> int:
 
 
 def arguments(node: ast.ClassDef) -> int:
-    """How many its constructor has."""
     makers = [each for each in node.body if isinstance(each, Function) and each.name == "__init__"]
     return max((len(each.args.args) + len(each.args.kwonlyargs) - 1 for each in makers), default=0)
 

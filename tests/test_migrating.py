@@ -18,7 +18,6 @@ PAGE = Path(__file__).parents[1] / "docs" / "migrating.md"
 
 @pytest.fixture(scope="module")
 def guide():
-    """The page as it is made now."""
     return migrating.guide()
 
 

@@ -30,7 +30,6 @@ _WITHOUT_END = {"runbook.md", "migrating.md", "console.md", "language-models.md"
 
 
 def part_of_site(title):
-    """The pages of docs/ in a part of the site."""
     part = _SITE.partition(f"\n  - {title}:\n")[2]
     return re.findall(r"(?m)([\w-]+\.md)$", re.split(r"(?m)^  - ", part)[0])
 

@@ -257,7 +257,6 @@ def test_curl_asks_for_what_there_is(command):
 
 @functools.cache
 def paths_of(role):
-    """What the listener of this role describes."""
     return describe_listener(role, "0")["paths"]
 
 

@@ -17,7 +17,6 @@ _OWN = {name for name, key in KEYS.items() if key.group == CLUSTER}
 
 
 def rows():
-    """The table of settings: keys and defaults."""
     result = re.findall(r"(?m)^\| `(\w+)` \| ([^|]*) \|", _SECTION)
     return {key: default.strip(" `s") for key, default in result}
 

@@ -33,12 +33,10 @@ def cluster():
 
 
 def groups():
-    """The head's group and that of the nodes."""
     return [cluster()["headGroupSpec"], *cluster()["workerGroupSpecs"]]
 
 
 def pod():
-    """What the server's pod is made of."""
     return one("deployment.yaml")["spec"]["template"]["spec"]
 
 
@@ -49,12 +47,10 @@ def node():
 
 
 def labels():
-    """The labels of the server's pod."""
     return one("deployment.yaml")["spec"]["template"]["metadata"]["labels"]
 
 
 def in_the_pod(folder):
-    """The settings of the ConfigMap."""
     return settings_of(folder, one("configmap.yaml")["data"]["config.properties"])
 
 

@@ -28,7 +28,6 @@ def config(name, **changes):
 
 
 def parsed(*arguments):
-    """What the command line is read as."""
     with mock.patch.object(sys, "argv", ["torch-model-archiver", *arguments]):
         return sorted(vars(ArgParser.export_model_args_parser()).items())
 

@@ -29,7 +29,6 @@ NAMES = "ts_names"
 
 
 def main(arguments: list[str]) -> int:
-    """Writes a file for each chapter, or for those that are named."""
     environment = Path(arguments[0]) if arguments else None
     if reason := missing(str(environment) if environment else None):
         print(reason, file=sys.stderr)

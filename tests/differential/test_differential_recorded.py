@@ -30,7 +30,6 @@ class Servers:
         self._addresses = {}
 
     def addresses(self, name):
-        """The addresses of the server's ports."""
         if name not in self._addresses:
             started = modelserver(self._store, self._folder / name, name)
             self._addresses[name] = self._running.enter_context(started)
@@ -46,7 +45,6 @@ def store(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def servers(store, tmp_path_factory):
-    """The servers that have been started so far."""
     folder = tmp_path_factory.mktemp("differential-servers")
     with contextlib.ExitStack() as running:
         yield Servers(store, folder, running)

@@ -35,7 +35,6 @@ def make_llama(folder, width=256, layers=4, length=512):
 
 
 def make_bert(folder, *, scores):
-    """A Bert that makes vectors, or scores pairs of texts."""
     import torch
     from transformers import BertConfig, BertForSequenceClassification, BertModel
 

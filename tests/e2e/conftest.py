@@ -42,7 +42,6 @@ def model_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
-    """A directory to run commands in."""
     return Home(tmp_path)
 
 
@@ -67,7 +66,6 @@ def shared_server(tmp_path_factory: pytest.TempPathFactory, model_store: Path) -
 
 @pytest.fixture
 def server(shared_server: Server) -> Iterator[Server]:
-    """The shared server; what a test registers is gone after it."""
     yield shared_server
     for model in shared_server.management.get("/models").json()["models"]:
         shared_server.unregister(model["modelName"])
@@ -75,7 +73,6 @@ def server(shared_server: Server) -> Iterator[Server]:
 
 @pytest.fixture
 def pool():
-    """Clients that ask at the same time."""
     with ThreadPoolExecutor(32) as executor:
         yield executor
 

@@ -85,7 +85,6 @@ def take(page: "Page", server: Server) -> None:
 
 
 def main() -> None:
-    """Starts a server with models and load, and a browser."""
     with tempfile.TemporaryDirectory() as folder, chromium() as browser:
         store = Path(folder) / "store"
         store.mkdir()

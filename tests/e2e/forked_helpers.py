@@ -47,7 +47,6 @@ def fork_helpers(address: str, forked: Callable[[int, socket.socket], Any]) -> N
 
 
 def become(server_pid: int, memory: int, environment: Mapping[str, str], connection: int) -> NoReturn:
-    """Turns this process into a helper of that server."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     os.setsid()

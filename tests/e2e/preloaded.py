@@ -115,7 +115,6 @@ class Preloaded:
         return Forked(int(ours.recv(16)), ours)
 
     def end(self) -> None:
-        """Waits until its servers have ended."""
         self._control.close()
         self._process.wait()
 

@@ -238,7 +238,6 @@ class Home:
         return int(self.pid_file.read_text()) if self.pid_file.exists() else None
 
     def workdirs(self) -> list[Path]:
-        """The directories of unpacked models that are left."""
         return list(self.temp.glob("modelserver-*"))
 
 
@@ -386,7 +385,6 @@ class Server:
         )
 
     def registered(self, url: str, **parameters: object) -> Server:
-        """Like :meth:`register`, and it worked."""
         answer = self.register(url, **parameters)
         assert answer.status_code == 200, answer.text
         return self
@@ -403,7 +401,6 @@ class Server:
         return described
 
     def predict(self, name: str, body: object = b"", **arguments: Any) -> httpx.Response:
-        """A prediction; a dict is sent as JSON."""
         if isinstance(body, dict):
             return self.inference.post(f"/predictions/{name}", json=body, **arguments)
         return self.inference.post(f"/predictions/{name}", content=body, **arguments)  # type: ignore[arg-type]

@@ -33,7 +33,6 @@ def address_for(pid: int) -> str:
 
 
 def listening(address: str) -> socket.socket:
-    """A socket that nobody reads yet."""
     result = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     result.bind(address)
     result.listen(64)
@@ -54,8 +53,6 @@ def start_on(listener: socket.socket, lease: int) -> subprocess.Popen[bytes]:
 
 
 class Spawned:
-    """The process of a spawner, with what the server uses of it."""
-
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._descriptor = os.pidfd_open(pid)

@@ -33,7 +33,6 @@ def server(tmp_path_factory, model_store):
 
 @pytest.fixture(scope="module", autouse=True)
 def odd_worker(server):
-    """The process that is to bear everything."""
     return worker_of(server)
 
 
@@ -52,7 +51,6 @@ class Speaker:
 
 @pytest.fixture(scope="module")
 def speaker(server):
-    """One for all tests: its connections are kept."""
     with channel(server, "inference") as to:
         yield Speaker(server, to)
 

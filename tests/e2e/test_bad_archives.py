@@ -60,7 +60,6 @@ def store(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory, store):
-    """A server with a good model that must not notice the others."""
     home = Home(tmp_path_factory.mktemp("home"))
     with serving(Server(home, store, settings={"install_py_dep_per_model": "true"})) as server:
         yield server.registered("good.mar")

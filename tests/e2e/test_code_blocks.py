@@ -298,7 +298,6 @@ def test_commands_in_a_console_are_ours(block):
 
 @pytest.fixture(scope="module")
 def model_store(tmp_path_factory):
-    """With the file that docs/handlers.md loads."""
     folder = tmp_path_factory.mktemp("blocks")
     (folder / "prices.json").write_text('{"apple": 1.5}')
     return folder

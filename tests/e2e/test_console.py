@@ -78,7 +78,6 @@ def server(store, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def opened(browser, server):
-    """The console of the server without tokens, opened once."""
     made = Watched(browser)
     made.open(server).wait_for_selector("#status[data-state=live]")
     yield made
@@ -94,7 +93,6 @@ def page(opened):
 
 @pytest.fixture
 def load(server):
-    """Requests arrive all the time, several at once."""
     over = threading.Event()
 
     def ask():

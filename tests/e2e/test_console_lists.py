@@ -54,7 +54,6 @@ def page(watched, server):
 
 
 def open_list(page, title):
-    """The list, when it is followed."""
     page.get_by_role("button", name=title, exact=True).click()
     page.get_by_role("heading", name=title).wait_for()
     page.get_by_text("Following").wait_for()

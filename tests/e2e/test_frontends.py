@@ -99,7 +99,6 @@ async def test_each_request_gets_its_own_answer(fronts):
 
 
 def plain(answer):
-    """An answer without what differs each time."""
     answer = re.sub(rb"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", b"ID", answer)
     return re.sub(rb"server-timing: [^\r]*", b"server-timing", answer)
 

@@ -27,7 +27,6 @@ def ask(inference, number):
 
 
 def reply(call):
-    """How a call ended, and what its answer or error was."""
     if call.code() is grpc.StatusCode.OK:
         return "OK", call.result().prediction.decode()
     return call.code().name, call.details().partition(" [request")[0]

@@ -114,7 +114,6 @@ ROWS = "The request has 10001 instances, max_request_instances=10000 are allowed
 
 
 def empty(datatype, rows, size):
-    """A request with a raw tensor of so many rows and bytes."""
     tensor = {"name": "x", "datatype": datatype, "shape": [rows, size and 1]}
     return {"inputs": [tensor], "raw_input_contents": [bytes(size)]}
 

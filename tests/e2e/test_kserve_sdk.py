@@ -66,7 +66,6 @@ def test_sdk_speaks_v1(document):
 
 
 def answers():
-    """The results of a model that returns its input."""
     common = {"id": "7", "model": "mirror", "name": "output_0"}
     return [{**common, "datatype": datatype, "values": VALUES[datatype]} for datatype in SENT]
 

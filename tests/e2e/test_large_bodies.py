@@ -13,7 +13,6 @@ SIZE = 2_000_000
 
 @pytest.fixture(scope="module")
 def pool():
-    """Clients that ask at the same time."""
     with ThreadPoolExecutor(64) as executor:
         yield executor
 

@@ -6,7 +6,6 @@ from tests.e2e.load import Load, is_echo
 
 @pytest.fixture
 def echo(shared_server):
-    """The echo model under a name of its own."""
     shared_server.registered("echo.mar", model_name="live", batch_size=2, max_batch_delay=20)
     yield shared_server
     shared_server.unregister("live")

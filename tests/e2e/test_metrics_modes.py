@@ -30,7 +30,6 @@ COLLECTOR = "print('CPUUtilization.Percent:12.5|#Level:Host|#hostname:h,timestam
 
 @pytest.fixture
 def store(tmp_path):
-    """A store with a handler that counts words."""
     made = tmp_path / "store"
     made.mkdir()
     archived(made, "words", HANDLER)
@@ -39,7 +38,6 @@ def store(tmp_path):
 
 @pytest.fixture
 def listed(tmp_path):
-    """The settings that name a list of metrics and a collector."""
     (tmp_path / "metrics.yaml").write_text(LIST)
     (tmp_path / "collect.py").write_text(COLLECTOR)
     command = f"{tmp_path / 'collect.py'} --gpu 0"

@@ -59,7 +59,6 @@ def variables(bucket, repository, googles, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(variables, tmp_path_factory):
-    """Its model store is in S3, and it loads all of it."""
     home = Home(tmp_path_factory.mktemp("server"), variables, for_children=True)
     settings = {"load_models": "all", "allowed_urls": "(s3|gs|hf)://.*,http://127.0.0.1.*"}
     with serving(Server(home, "s3://models/store", (), settings)) as started:

@@ -38,7 +38,6 @@ TORCHSERVE = {
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory, model_store):
-    """A server that has answered a few requests."""
     with serving(Server(Home(tmp_path_factory.mktemp("observed")), model_store)) as made:
         made.registered("echo.mar").registered("obey.mar")
         assert made.predict("echo", b"x").status_code == 200

@@ -85,7 +85,6 @@ print(json.dumps([dict(zip(labels, scores.values.tolist())), numbers.tolist()]))
 
 
 def run(*command, seconds):
-    """What a command printed, which succeeded."""
     done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False, timeout=seconds)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout

@@ -26,7 +26,6 @@ def clients_are_closed():
 
 
 def client_of(server, path="/v1", key="none"):
-    """OpenAI's client, which does not try again."""
     client = openai.OpenAI(base_url=f"{server.inference.base_url}{path}", api_key=key, max_retries=0)
     CLIENTS.append(client)
     return client

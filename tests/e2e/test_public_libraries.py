@@ -208,7 +208,6 @@ def home(with_packages, tmp_path):
 
 
 def made(home, script, *arguments):
-    """What a script printed that made a model's files."""
     command = [home.python, "-c", script, *map(str, arguments)]
     done = subprocess.run(
         command, env=home.environment, capture_output=True, text=True, check=False, timeout=120

@@ -125,7 +125,6 @@ class Served:
         return output
 
     def end(self):
-        """Ends it with Ctrl-C; returns what it printed."""
         self.process.send_signal(signal.SIGINT)
         assert self.process.wait(PATIENCE) == 0, self.home.output()
         assert self.home.workdirs() == []

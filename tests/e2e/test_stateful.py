@@ -49,7 +49,6 @@ def server(tmp_path_factory, store):
 
 @pytest.fixture
 def model(server, request):
-    """Registers a configuration under a name of the test's own."""
     names = []
 
     def register(url, **parameters):

@@ -15,7 +15,6 @@ def server(shared_server):
 
 @pytest.fixture(scope="module")
 def batches(server):
-    """The same model in batches that wait for four requests."""
     server.registered("parts.mar", model_name="four", batch_size=4, max_batch_delay=20_000)
     return server
 

@@ -56,7 +56,6 @@ def home(tmp_path):
 
 
 def store_of(folder, *names):
-    """A model store with these models, which echo."""
     folder.mkdir(parents=True)
     for name in names:
         archived(folder, name, MODEL_CODE / "echo.py")

@@ -93,7 +93,6 @@ def numbers(kind, name="x", rows=1):
 
 
 def as_dict(answer):
-    """An answer over gRPC as JSON has it."""
     json_format = import_module("google.protobuf.json_format")
     if hasattr(answer, "DESCRIPTOR"):
         return json_format.MessageToDict(answer, preserving_proto_field_name=True)
@@ -214,7 +213,6 @@ def test_both_clients_read_the_same_facts(client):
 
 
 def statistics(client, name, version=""):
-    """Of the one version, with counts as numbers."""
     (outcome,) = as_dict(client.get_inference_statistics(name, version))["model_stats"]
     assert outcome["name"] == name
     return dict(outcome)

@@ -22,7 +22,6 @@ NAMES = ("httptools", "uvicorn")
 
 
 def oldest(name):
-    """The requirement of exactly the oldest release."""
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     (version,) = re.findall(rf'"{name}[^">]*>=([\d.]+)"', project)
     return f"{name}=={version}"
@@ -30,7 +29,6 @@ def oldest(name):
 
 @pytest.fixture(scope="module", params=["oldest", "newest"])
 def packages(request, tmp_path_factory):
-    """A folder with these releases."""
     folder = tmp_path_factory.mktemp(request.param)
     requirements = [oldest(name) if request.param == "oldest" else name for name in NAMES]
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]

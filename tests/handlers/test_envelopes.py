@@ -39,7 +39,6 @@ def put(kind, data, handler=None, **properties):
 
 
 def tensor(**changes):
-    """An input of one number, changed."""
     return {"name": "a", "shape": [1], "datatype": "FP32", "data": [0], **changes}
 
 

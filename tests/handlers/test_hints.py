@@ -22,8 +22,6 @@ def raised(call):
 
 
 def raising(error):
-    """A call that raises it."""
-
     def call():
         raise error
 

@@ -44,7 +44,6 @@ class Doubler(BaseHandler):
 
 @pytest.fixture
 def handler():
-    """One whose threads end with the test."""
     made = Doubler()
     yield made
     made.handle.shutdown()

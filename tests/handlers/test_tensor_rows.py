@@ -8,7 +8,6 @@ from modelserver_handlers.tensor_rows import TensorRows, rows_of, stacked
 
 
 def batch(**columns):
-    """Rows of these columns, as a worker makes them."""
     tensors = {name: torch.as_tensor(values) for name, values in columns.items()}
     (count,) = {len(tensor) for tensor in tensors.values()}
     names = {name: name for name in tensors} if len(tensors) > 1 else dict.fromkeys(tensors, "data")

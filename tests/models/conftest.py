@@ -94,7 +94,6 @@ def saved(**models):
 
 
 async def load(registry, settings, *, restored=False):
-    """What could not be loaded of the models that the settings name."""
     models = await loading.initial(settings, registry.builder.store)
     return await loading.load_initial(registry, models, lambda _: None, restored=restored)
 
@@ -106,13 +105,11 @@ async def restore(registry, items):
 
 @pytest.fixture
 async def builder():
-    """A builder for archives that need no files."""
     return doubles.VersionBuilder()
 
 
 @pytest.fixture
 async def registry(builder):
-    """Of models whose workers load, or fail, when the test says so."""
     return Registry(builder)
 
 

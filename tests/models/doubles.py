@@ -73,8 +73,6 @@ class Pool:
 
 
 class VersionBuilder:
-    """Prepares archives that need no files."""
-
     def __init__(self) -> None:
         self.archives: list[Archive] = []
         self.gate = asyncio.Event()

@@ -18,8 +18,6 @@ from modelserver.surface.watching import Watcher
 
 
 class Hot:
-    """No route is hot."""
-
     def find(self, url):
         return None
 

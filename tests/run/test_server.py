@@ -75,7 +75,6 @@ def test_threads_share_a_heap(wish, shared):
 
 
 def settings_of(tmp_path, **changes):
-    """Settings as they come from a file with free addresses."""
     (tmp_path / "store").mkdir(exist_ok=True)
     values = {f"{name}_address": free_address() for name in ("inference", "management", "metrics")}
     lines = {**values, "model_store": tmp_path / "store", "enable_grpc_api": "false", **changes}

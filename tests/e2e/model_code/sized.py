@@ -10,7 +10,6 @@ from PIL import Image
 
 
 def handle(data: Any, context: Any) -> list[dict[str, int]]:
-    """Width and height of each."""
     return [size(row) for row in data or ()]
 
 

@@ -35,7 +35,6 @@ def taken():
 
 @pytest.fixture
 def renewal(files, taken):
-    """Has looked once, as a server does soon after its start."""
     settings = Settings(inference_address=HTTPS, private_key_file=files[0], certificate_file=files[1])
     made = Renewal(settings, load_certificate(settings), taken.append)
     made.take(made.look())

@@ -19,8 +19,6 @@ from modelserver.surface.http.answers import error_body
 
 
 class Workflows:
-    """Two workflows; records the calls."""
-
     def __init__(self):
         self.sent: list[Any] = []
 
@@ -54,7 +52,6 @@ class Workflows:
 
 
 async def ask(method, path, workflows=None, *, model_api=True, **more):
-    """The answer of an application with both sets of routes."""
     app = Application()
     add_workflow_management(app, workflows, model_api=model_api)
     add_workflow_inference(app, workflows)

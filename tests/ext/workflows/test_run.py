@@ -69,8 +69,6 @@ class Model:
 
 
 class Flow:
-    """A workflow of these edges, with a request on its way."""
-
     def __init__(
         self,
         edges,

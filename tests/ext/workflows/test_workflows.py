@@ -21,8 +21,6 @@ TEXT = "models:\n  m: {url: m.mar, min-workers: 1, batch-size: 2}\ndag:\n  f: [m
 
 
 class Reader:
-    """Archives without files, by URL."""
-
     def __init__(self, folder):
         self._folder = folder
         self.removed: list[str] = []
@@ -69,7 +67,6 @@ class Known:
 
 @pytest.fixture
 async def known(tmp_path, monkeypatch):
-    """The known names, without workflows so far."""
     # A double of an archive is no dataclass.
     monkeypatch.setattr("modelserver.ext.workflows.workflows.replace", lambda archive, **_: archive)
     return Known(tmp_path)

@@ -6,7 +6,6 @@ from modelserver_handlers.metrics.cache import MetricsCache
 
 @pytest.fixture
 def seen(monkeypatch):
-    """What is emitted by metrics of no cache."""
     result = []
     monkeypatch.setattr(emissions, "_sink", result.append)
     return result

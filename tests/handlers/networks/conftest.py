@@ -60,7 +60,6 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="session")
 def reader():
-    """A network that reads digits, to be copied."""
     return trained(Residual())
 
 

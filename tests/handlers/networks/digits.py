@@ -40,7 +40,6 @@ def held_out() -> Digits:
 
 
 def calibration_set() -> torch.Tensor:
-    """Some that the network has learnt."""
     return all_digits().pictures[:CALIBRATION]
 
 

@@ -55,7 +55,6 @@ def quantised(plain, out, other=None):
 
 
 def as_expected(layer, expected, *inputs):
-    """Whether the outputs are the expected ones but for rounding."""
     with torch.inference_mode():
         error = float((layer.in_floats(*inputs) - expected).abs().max())
     own_rounding = 0.0 if layer.out is None else layer.out.step / 2

@@ -64,7 +64,6 @@ class Chain(Viewing):
 
 @pytest.fixture
 def runs(monkeypatch):
-    """How many rows each optimised run had."""
     seen = []
     compute = FastForward.compute
 

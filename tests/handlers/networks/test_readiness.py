@@ -357,8 +357,6 @@ class Trusting(ImageClassifier):
 
 
 class Careful(ImageClassifier):
-    """Does something to the network after loading it."""
-
     def initialize(self, context):
         super().initialize(context)
         self.model.fc = nn.Identity()

@@ -343,8 +343,6 @@ class WithLayerOfItsOwn(Layer):
 
 
 class Hooked(Layer):
-    """Says that nothing is missing."""
-
     def __init__(self):
         super().__init__()
         self.register_load_state_dict_post_hook(lambda _, keys: keys.missing_keys.clear())

@@ -36,7 +36,6 @@ class Played:
 
 @pytest.fixture(params=["host", "device"])
 def buffer(request):
-    """Both kinds, for three crops."""
     if request.param == "host":
         return HostCropBuffer(PROCESSING, 3)
     return DeviceCropBuffer(PROCESSING, 3, Played())

@@ -4,5 +4,4 @@ from modelserver.models.archives.urls import UrlPolicy
 
 
 def allowing(*patterns):
-    """The policy of an operator who set these."""
     return UrlPolicy(tuple(re.compile(pattern, re.IGNORECASE) for pattern in patterns), operator_set=True)

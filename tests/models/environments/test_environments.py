@@ -25,7 +25,6 @@ from modelserver.models.environments.environments import (
 
 @pytest.fixture
 def model_dir(tmp_path):
-    """An unpacked archive with requirements."""
     made = tmp_path / "model"
     made.mkdir()
     (made / "requirements.txt").write_text("tiny==1.0\n")

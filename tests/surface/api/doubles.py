@@ -17,7 +17,6 @@ def worker(**changes):
 
 
 def model(options, *workers, name="m", bounds=(1, 2), sequences=None):
-    """A version with three requests in its queue of a hundred."""
     states = [each.state for each in workers]
     statistics = PoolStatistics(
         pending=3, capacity=100, instances=5, batches_in_flight=1,

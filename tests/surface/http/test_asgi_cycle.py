@@ -18,8 +18,6 @@ def answering(*messages: dict[str, Any]):
 
 
 def recording(scopes: list[Any]):
-    """An application that keeps what it gets."""
-
     async def app(scope, receive, send) -> None:
         scopes.append(scope)
         await answering(start(), {})(scope, receive, send)

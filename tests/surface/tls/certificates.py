@@ -39,7 +39,6 @@ class Authority:
         )
 
     def keystore(self, name: str, password: str = PASSWORD) -> Path:
-        """A PKCS12 file with key, certificate and the authority's."""
         key, certificate = self._issue(name)
         encryption = BestAvailableEncryption(password.encode())
         content = pkcs12.serialize_key_and_certificates(

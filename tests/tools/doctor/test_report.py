@@ -7,7 +7,6 @@ from modelserver.tools.serve.console import Style
 
 
 def sample_report():
-    """An error, advice, figures, and something left out."""
     made = CheckReport(
         checked=["loading", "answers alone"], left_out={"order": "one input", "memory": "one input"}
     )
