@@ -65,5 +65,4 @@ def test_work_takes_processor_time():
 def test_the_longest_files_are_of_slow_tests():
     """Each is a file of this folder that has some."""
     files = Path(__file__).parent.rglob("test_*.py")
-
     assert set(LONGEST) <= {path.stem for path in files if "mark.slow" in path.read_text("utf-8")}

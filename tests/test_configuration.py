@@ -20,7 +20,6 @@ def test_every_key_has_one_row():
 def test_every_row_has_five_cells():
     """A bar in a default (as in that of allowed_urls) does not end its cell."""
     rows = re.findall(r"(?m)^\| `[a-z_]+` \|.*$", reference())
-
     assert {len(re.split(r"(?<!\\)\|", row)) for row in rows} == {7}
 
 

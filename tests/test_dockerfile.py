@@ -278,7 +278,6 @@ def test_another_build_of_torch_than_named_fails(installed, tmp_path):
 def test_a_torch_that_cannot_be_imported_fails_the_build(tmp_path):
     """Rather than each worker of the image."""
     done, _ = install_torch(tmp_path, f"{_WHL}/cpu", "2.8.0+cpu", "2.8.0+cpu", can_import=False)
-
     assert done.returncode == 1
 
 
@@ -376,7 +375,6 @@ def test_a_mounted_configuration_need_not_repeat_the_images(
 @pytest.mark.parametrize("command", _RUNS)
 def test_commands_are_well_formed(command):
     done = subprocess.run(["sh", "-n", "-c", command], capture_output=True, text=True, check=False)
-
     assert (done.returncode, done.stderr) == (0, "")
 
 

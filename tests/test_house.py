@@ -142,7 +142,6 @@ def test_extensions_do_not_import_each_other():
 
 def test_the_server_does_not_import_torch():
     server = [module for module in modules() if module.room != "modelserver_handlers"]
-
     assert [m.name for m in server if {name.partition(".")[0] for name in m.imports()} & _TORCH] == []
 
 
@@ -354,5 +353,4 @@ def test_the_changelog_has_a_section_for_what_comes():
 def test_tests_are_where_their_subject_is():
     """A folder of tests is named for a room, or is for tests of the whole server."""
     used = {path.name for path in (_ROOT / "tests").iterdir() if path.is_dir() and path.name != "__pycache__"}
-
     assert used <= {*_ROOMS, *_PUBLIC, "handlers", "benchmarks", "deploy", "e2e", "differential", "campaign"}

@@ -53,7 +53,6 @@ def test_each_type_of_error_leads_from_its_message_to_its_paragraph():
 def test_messages_are_those_of_the_server(message):
     """A message that has changed must be found by its new words."""
     pieces = [piece.strip(" :'.") for piece in message.split("…")]
-
     assert [piece for piece in pieces if piece not in sources()] == []
 
 

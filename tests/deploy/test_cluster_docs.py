@@ -23,7 +23,6 @@ def rows():
 
 def test_every_setting_is_explained():
     named = re.findall(r"(?m)^\| (`\w+`(?:, `\w+`)*) \|", _SECTION)
-
     assert {key for row in named for key in re.findall(r"\w+", row)} == _OWN
 
 
@@ -32,7 +31,6 @@ def test_every_setting_is_explained():
 )
 def test_defaults_are_those_of_the_settings(key):
     default = getattr(Settings(), key)
-
     assert rows()[key] == (f"{default:g}" if isinstance(default, float) else default)
 
 

@@ -48,5 +48,4 @@ def test_management_is_published_to_this_machine_alone():
 def test_there_is_time_to_drain(tmp_path):
     """Compose waits for 10 seconds by default."""
     grace = int(service()["stop_grace_period"].removesuffix("s"))
-
     assert grace >= load_settings({}, {}, tmp_path).settings.drain_timeout + 12

@@ -224,7 +224,6 @@ def test_a_torchserve_layout_is_served_on_the_runtimes_port(name, tmp_path, monk
 def test_without_the_label_there_is_no_envelope(tmp_path, monkeypatch):
     """KServe then fills in nothing."""
     settings = loaded(_KSERVES_OWN, mounted(tmp_path), monkeypatch, serviceEnvelope="").settings
-
     assert settings.service_envelope is None
 
 

@@ -231,7 +231,6 @@ def test_probes_are_answered_without_a_token(probe):
 def test_only_readiness_depends_on_models():
     """A pod whose worker is being replaced gets no requests, but it is not restarted."""
     paths = {name: container(pod())[f"{name}Probe"]["httpGet"]["path"] for name in ("liveness", "readiness")}
-
     assert paths == {"liveness": "/v2/health/live", "readiness": "/v2/health/ready"}
 
 

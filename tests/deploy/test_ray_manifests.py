@@ -61,7 +61,6 @@ def test_resources_keep_to_the_published_schema(name):
 
 def test_everything_is_applied_together():
     named = one("kustomization.yaml")["resources"]
-
     assert sorted([*named, "kustomization.yaml"]) == sorted(path.name for path in RAY.glob("*.yaml"))
 
 

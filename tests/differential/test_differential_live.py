@@ -61,7 +61,6 @@ def test_both_answer_alike(tmp_path, server):
 def test_the_names_are_as_recorded():
     """The public names of the package ``ts`` are those that ours were compared with (reference 13)."""
     recording = json.loads((RECORDED / f"{NAMES}.json").read_text("utf-8"))
-
     assert json.loads(names_of(Path(ENVIRONMENT or ""))) == recording
 
 

@@ -54,7 +54,6 @@ def servers(store, tmp_path_factory):
 def test_answers_are_as_recorded(chapter, servers):
     """Statuses, headers and bodies are TorchServe's, or what the explained difference says."""
     result = unexplained(chapter, recorded(chapter), servers.addresses(chapter.server))
-
     assert result == {}, "\n".join(f"{name}: " + "\n  ".join(wrong) for name, wrong in result.items())
 
 

@@ -60,7 +60,6 @@ def test_request_and_response_are_those_of_the_application(client):
 def test_version_of_a_body_is_no_part_of_a_path(server, version, path, answer):
     """One in the path may be a part of the application's; a version that a body names is missing."""
     missing = server.inference.post(path, json={"model": f"shop:{version}", "messages": []})
-
     assert (missing.status_code, answer in missing.text) == (404, True)
 
 

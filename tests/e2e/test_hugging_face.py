@@ -127,5 +127,4 @@ def test_example_finds_sentences_with_the_same_words(server, folders, monkeypatc
 )
 def test_refusal_says_what_is_wrong(server, url, status, message):
     refused = server.register(url)
-
     assert (refused.status_code, message in refused.json()["message"]) == (status, True)

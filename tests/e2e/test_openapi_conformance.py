@@ -102,7 +102,6 @@ def conforms(server, listener, folder, *options):
 def test_inference_does_what_its_document_says(server, tmp_path):
     """Requests made from it, valid or not, never get a 5xx, nor an answer that it does not tell of (F70)."""
     conforms(server, "inference", tmp_path, "--phases", PHASES)
-
     assert "Traceback" not in server.home.log()
 
 

@@ -31,5 +31,4 @@ def test_usable_id_of_a_client_stays(client_id):
 def test_unusable_id_is_replaced(client_id):
     """Line breaks, escapes, blanks and overlong ids never reach headers or logs (F13)."""
     text = accept_request_id(client_id)
-
     assert uuid.UUID(text).version == 4

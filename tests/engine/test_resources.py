@@ -18,7 +18,6 @@ def _version_2(folder, limit, used, inactive=0):
 
 def test_own_cgroups_are_read():
     text = "12:cpu,cpuacct:/docker/a:b\n0::/user.slice\nnonsense\n"
-
     assert resources.parse_own_cgroups(text) == [("cpu,cpuacct", "/docker/a:b"), ("", "/user.slice")]
 
 

@@ -196,7 +196,6 @@ def test_a_failing_handler_leaves_the_context_as_it_was():
 
 def test_describing_passes_through():
     answers, _ = put(JSONEnvelope, [{}], lambda values, _: [{"saw": values}], describe="True")
-
     assert answers == [{"saw": [{}]}]
 
 

@@ -113,7 +113,6 @@ def test_other_pictures_are_brought_to_form(ask):
 )
 def test_empty_pictures_are_answered(picture, ask):
     (answer,) = ask([{"body": encoded(picture)}])
-
     assert answer in range(10)
 
 
@@ -153,7 +152,6 @@ def detector(tmp_path_factory):
 def test_the_trained_detector_finds_shapes(detector):
     """Nine of ten shapes in pictures that training never saw are found, and hardly any others."""
     _, build, _, share = detector
-
     assert share >= build.ENOUGH
 
 

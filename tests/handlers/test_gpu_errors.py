@@ -56,7 +56,6 @@ def test_a_gpu_is_not_tried_after_other_errors(gpus, error):
 
 def test_a_full_gpu_is_not_broken(gpus, monkeypatch):
     monkeypatch.setattr(torch.cuda, "synchronize", Mock(side_effect=OF_ITS_MEMORY[0]))
-
     assert not is_broken_by(cuda_error())
 
 

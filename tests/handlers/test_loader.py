@@ -293,5 +293,4 @@ HANDLER = "class Mine:\n    def handle(self, data, context): return data\n"
 )
 def test_an_application_is_served(source, name, expected, model_dir, write):
     loaded = load_handler(write(source) + name, model_dir)
-
     assert type(loaded.instance).__name__ == expected

@@ -163,7 +163,6 @@ def test_wrong_answers_and_sizes_are_refused(handler):
 
 def test_handlers_of_ones_own_need_no_state(handler):
     plain = SimpleNamespace(get_request_header=lambda _idx, _key: False)
-
     assert handler.handle([1, 2, 3], plain) == [2, 4, 6]
 
 

@@ -227,7 +227,6 @@ def one_by_one(files):
 @pytest.mark.parametrize("classifier", ["cpu", "gpu"], indirect=True)
 def test_batches_hold_torchvisions_numbers(classifier, pictures):
     batch = classifier.preprocess([{"body": file} for file in pictures])
-
     assert torch.equal(batch, one_by_one(pictures))
 
 

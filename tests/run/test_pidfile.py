@@ -85,7 +85,6 @@ def test_what_another_wrote_stays(tmp_path):
 def test_file_is_in_the_temporary_directory(monkeypatch, tmp_path):
     """The file lies in the temporary directory under TorchServe's name (reference 2.1)."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-
     assert pid_file() == tmp_path / ".model_server.pid"
 
 

@@ -169,7 +169,6 @@ def test_named_handlers_are_not_packed(handler, caplog):
 )
 def test_extra_files_are_packed_flat(extra, expected):
     archive = build_archive(config(extra_files=extra))
-
     assert names(archive) == {"MAR-INF/MANIFEST.json", "handler.py", *expected}
 
 

@@ -49,7 +49,6 @@ def test_bodies_of_any_size_go_both_ways(mirror, size):
 
 def test_a_refusal_is_in_the_fields(mirror):
     fields = ask(mirror, "/refuse", b"\0\0\0\0\0", 20).fields
-
     assert (fields[b"grpc-status"], fields[b"grpc-message"]) == (b"5", b"nothing here")
 
 

@@ -270,7 +270,6 @@ def test_adaptive_holds_for_nobody_with_another_worker_free_or_when_all_came_bac
 @given(count=st.integers(1, 31), gap=st.floats(1e-5, 0.1))
 def test_adaptive_does_not_hold_where_batching_saves_nothing(count, gap):
     policy = learned(Adaptive(10.0), 0.0, 0.010, gap)
-
     assert policy.due(one_idle(count, 100.0, 100.0), now=100.0) == 100.0
 
 
@@ -374,7 +373,6 @@ def test_adaptive_never_holds_beyond_its_cap(delay, a, b, gap, count, spread, ag
 
 def test_adaptive_counts_its_cap_from_the_oldest():
     policy = learned(Adaptive(0.004), 0.050, 0.001, 0.001)
-
     assert policy.due(one_idle(2, 99.998, 100.0), now=100.0) == pytest.approx(100.002)
 
 

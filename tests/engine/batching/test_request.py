@@ -106,7 +106,6 @@ def test_the_first_row_that_failed_is_named():
 def test_a_whole_body_that_failed_is_500_for_kserve():
     """What is 503 in TorchServe's protocol (design 9, "Statuses")."""
     failure = ended((Answer(3, 503, failed=True), b"bad")).failure()
-
     assert (failure.status, failure.kserve_status) == (503, 500)
 
 
@@ -125,5 +124,4 @@ def test_errors_of_a_request_are_reported(error, kind):
 
 def test_answers_come_in_order():
     request = ended((Answer(1), b"a"), (Answer(1), b"b"))
-
     assert (request.failure(), request.contents()) == (None, [b"a", b"b"])

@@ -42,7 +42,6 @@ def test_the_other_side_may_end():
 
 def test_a_call_is_made():
     call = calls.OffloadCall(__name__, "joined", 1.0, msgspec.Raw(calls.encode(([b"a", b"b"], 2))))
-
     assert calls.read_result(joined, calls.perform(call).value) == b"abab"
 
 

@@ -65,7 +65,6 @@ async def test_at_most_the_configured_gpus_are_used(number, count, expected, cap
 )
 async def test_missing_gpus_are_warned_of(number, is_broken, warning, caplog):
     await find_devices(number, gpus=readings(problem="why", is_broken=is_broken))
-
     assert [record.getMessage() for record in caplog.records] == [warning]
 
 

@@ -102,7 +102,6 @@ async def test_one_process_gets_several_devices(start, stage):
 
 async def test_one_rank_tries_again_in_parts(start, stage):
     await start(1)
-
     assert [spec.load.isolate for spec in stage.specs] == [True]
 
 

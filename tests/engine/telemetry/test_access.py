@@ -156,7 +156,6 @@ def test_unstamped_lines_are_records_of_their_own(logger, loop, records):
 def test_line_breaks_and_quotes_are_escaped(logger, loop, records):
     """Line breaks and quotes in a request cannot forge a line or a field (F13)."""
     line = message(logger, loop, records, target='/a" 200 0\r\n/1.2.3.4 "GET /b', method="GE\nT")
-
     assert line == ('/127.0.0.1:5000 "GE\\nT /a%22 200 0\\r\\n/1.2.3.4 %22GET /b HTTP/1.1" 200 12')
 
 

@@ -146,7 +146,6 @@ def names_after(metrics):
 def test_metrics_beyond_torchserves_list_are_reported_on_request(known_only, auto_detect, words):
     """Ours are all kept; TorchServe's are those of its own list, and others where they are to be detected."""
     result = names_after(ServerMetrics(as_torchserve=known_only, auto_detect=auto_detect))
-
     assert result == {"HandlerTime", "PredictionTime"} | ({"Words"} if words else set())
 
 

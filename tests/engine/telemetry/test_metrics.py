@@ -123,7 +123,6 @@ def test_readings_of_the_host_are_rendered(metrics):
 
 def test_host_name_is_never_empty(monkeypatch):
     monkeypatch.setattr("socket.gethostname", lambda: "")
-
     assert host_name() == "Unknown"
 
 

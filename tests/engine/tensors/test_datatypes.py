@@ -67,7 +67,6 @@ def test_elements_survive(tensor):
 @given(typed.filter(lambda tensor: tensor[0] in NUMPY))
 def test_bytes_are_those_of_numpy(tensor):
     datatype, values = tensor
-
     assert pack(datatype, values) == numpy.array(values, NUMPY[datatype]).tobytes()
 
 

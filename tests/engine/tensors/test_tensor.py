@@ -14,5 +14,4 @@ def test_elements_are_counted():
 
 def test_a_declared_shape_may_leave_sizes_open():
     spec = TensorSpec("x", "FP32", (-1, 3))
-
     assert [spec.fits(shape) for shape in ((7, 3), (1, 4), (3,))] == [True, False, False]

@@ -47,7 +47,6 @@ def dimension(name, value):
 def test_each_kind_has_its_defaults(metrics, method, arguments, unit, kind):
     """Units, in long names, kinds and default dimensions are those of TorchServe (reference 13.6)."""
     getattr(metrics, method)("name", *arguments)
-
     assert one(metrics) == Measurement("name", 3.0, unit, kind, DEFAULTS, "id-0,id-1")
 
 
@@ -66,14 +65,12 @@ def test_dimensions_replace_defaults_and_errors_have_their_level(metrics):
 @pytest.mark.parametrize(("idx", "request_id"), [(None, "id-0,id-1"), (0, "id-0"), (1, "id-1"), (7, "")])
 def test_position_names_the_request(metrics, idx, request_id):
     metrics.add_counter("n", 1, idx)
-
     assert one(metrics).request_id == request_id
 
 
 @pytest.mark.parametrize("kind", [MetricTypes.GAUGE, "gauge", "GAUGE"])
 def test_kind_is_an_enum_or_a_text(metrics, kind):
     metrics.add_metric("n", 1, "s", metric_type=kind)
-
     assert one(metrics).kind == "gauge"
 
 
@@ -81,7 +78,6 @@ def test_kind_is_an_enum_or_a_text(metrics, kind):
 def test_metrics_of_every_model_keep_their_unit(metrics, name):
     """Those that TorchServe's own metrics.yaml lists have the unit that it says (reference 15.3)."""
     metrics.add_time(name, 1.5)
-
     assert one(metrics).unit == "ms"
 
 

@@ -141,7 +141,6 @@ def test_failing_row_of_either_half_fails_alone(serve, bad, position):
 
 def test_messages_stay_in_order_until_a_stop(serve):
     sent = serve([Ping(), (1, ["a"]), Ping(), Stop(), (2, ["b"])])
-
     assert [type(message) for message, _ in sent] == [Pong, Result, Pong]
 
 

@@ -62,7 +62,6 @@ def test_no_text_becomes_markup():
 async def test_the_page_has_one_address(client):
     """With a slash it leads to that without, to which its files are relative."""
     answer = await client.get("/console/")
-
     assert (answer.status_code, answer.headers["location"]) == (308, "../console")
 
 

@@ -48,7 +48,6 @@ def estimate_of(history, then=NOW, factor=1.0):
 def test_the_cost_is_that_of_the_measured_batches():
     """Intervals with batches of several sizes tell fixed cost from cost per instance."""
     cost, is_guess = cost_of(measured(intervals([1, 2, 4, 3])))
-
     assert (cost.fixed, cost.each, is_guess) == (pytest.approx(0.010), pytest.approx(0.002), False)
 
 
@@ -77,7 +76,6 @@ def test_arrivals_are_those_that_were_measured():
 def test_what_can_be_simulated_is_taken_whole():
     """Every interval, with and without requests."""
     history = [interval(1.0, 5000), interval(3.0, 0), interval(2.0, 3000)]
-
     assert stretches(measured(history), 8000) == [(1.0, 5000), (3.0, 0), (2.0, 3000)]
 
 

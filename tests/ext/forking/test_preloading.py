@@ -42,7 +42,6 @@ def test_preload_has_what_all_files_import(tmp_path):
 @pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "KMP_AFFINITY", "PYTORCH_ALLOC_CONF"])
 def test_variables_that_count_at_import(tmp_path, name):
     (tmp_path / "h.py").write_text(f"import os\nos.environ['{name}'] = '1'\nimport torch\n")
-
     assert preload_of(tmp_path, "h.py") is None
 
 

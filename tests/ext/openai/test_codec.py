@@ -305,7 +305,6 @@ def test_scores_are_in_the_order_of_the_pairs(left, tokens):
 def test_missing_adapter_is_a_missing_model(status, code):
     """For clients, the model of a request is all that can be missing, and an adapter is one."""
     error = json.loads(error_body(HandlerError("no poet", status), form=NAME)[1])["error"]
-
     assert error == {"message": "no poet", "type": "invalid_request_error", "param": None, "code": code}
 
 

@@ -57,5 +57,4 @@ def test_body_that_cannot_be_read_has_the_model_that_it_reached(body):
 
 def test_other_requests_have_none():
     watched = SimpleNamespace(target=SimpleNamespace(route=Route("m")), body=b"")
-
     assert language_call(watched, Request("r", [Row("r", 0)], [b""], 0.0)) is None

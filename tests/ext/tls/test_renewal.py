@@ -95,7 +95,6 @@ async def test_files_are_looked_at_now_and_then(renewal, taken, files, authority
 
 async def test_own_certificate_is_not_watched(taken):
     await Renewal(Settings(inference_address=HTTPS), Certificate(b"", b""), taken.append).watch(0.0)
-
     assert taken == []
 
 

@@ -71,5 +71,4 @@ def test_invalid_token_is_refused_without_being_named(tmp_path, token):
 
 def test_tokens_of_several_sources_are_joined():
     sources = {Scope.API: ("a",)}, {Scope.API: ("b",), Scope.INFERENCE: ("c",)}, {}
-
     assert joined(*sources) == {Scope.INFERENCE: ("c",), Scope.API: ("a", "b")}

@@ -152,7 +152,6 @@ def test_the_folder_holds_ts_and_nothing_else():
 def test_nobody_has_the_names_unasked():
     """A process that only imports our packages cannot import ``ts``: it is never in site-packages."""
     done = python("-c", "import modelserver, modelserver_handlers.compat, ts")
-
     assert "No module named 'ts'" in done.stderr
 
 

@@ -172,7 +172,6 @@ EXPECTED = {
 @pytest.mark.parametrize("name", OVERRIDES)
 def test_handlers_in_the_wild_answer(name, run):
     answers, _ = run(OVERRIDES[name], ROWS)
-
     assert answers == EXPECTED.get(name, TRIPLED)
 
 

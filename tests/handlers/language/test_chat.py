@@ -142,7 +142,6 @@ async def test_any_kind_of_method_answers_a_chat(model):
 )
 async def test_limits_of_the_request_end_the_answer(fields, text, finish):
     choice = (await Bench(Words).whole(**fields))["choices"][0]
-
     assert (choice["message"]["content"], choice["finish_reason"]) == (text, finish)
 
 

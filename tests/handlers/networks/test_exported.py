@@ -141,7 +141,6 @@ def served(context, begin, gpu=None):
 def test_a_model_is_served_by_the_base_handler(model, make_context, begin):
     """Better than TorchServe: an ``.onnx`` file needs no ``inference`` of one's own."""
     handler = served(make_context(model, serializedFile="relu.onnx"), begin)
-
     assert [entry.name for entry in handler.model.get_inputs()] == ["x"]
 
 

@@ -86,14 +86,12 @@ def test_values_of_a_scale_are_clamped_and_zeros_have_a_step():
 def test_activations_have_7_bits_without_vnni(has_dot_products, largest, monkeypatch):
     """Without VNNI, sums of products in 16 bits leave room for 7."""
     monkeypatch.setattr(int8, "has_dot_products", lambda: has_dot_products)
-
     assert int8.top() == largest
 
 
 @pytest.mark.parametrize(("capability", "able"), [("DEFAULT", False), ("AVX2", True), ("AVX512", True)])
 def test_processors_need_avx2(capability, able, monkeypatch):
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-
     assert int8.is_able() is able
 
 
@@ -536,7 +534,6 @@ def test_sets_that_there_are_not_are_named(archive, name, reason):
 @pytest.mark.parametrize("content", [b"", b"{}", b"[[1], [", b'[["a"]]', b"[]"])
 def test_broken_files_are_refused(archive, content):
     (archive / "rows.json").write_bytes(content)
-
     assert why_not(archive, "rows.json") == "the calibration set 'rows.json' has no file that can be read"
 
 

@@ -69,7 +69,6 @@ def test_weights_of_other_types_and_formats_are_converted(net, rows, tmp_path):
 def test_versions_of_modules_stay(net, tmp_path):
     """A state dict keeps what torch notes beside its tensors, which old modules need to load."""
     torch.save(net.state_dict(), tmp_path / "net.pth")
-
     assert vars(weights.read_state(tmp_path / "net.pth")) == vars(net.state_dict())
 
 
@@ -256,7 +255,6 @@ def test_a_package_for_other_gpus_is_refused(capability, gpus, tmp_path):
 def test_packages_that_a_gpu_can_run_are_loaded_there(kernels, capability, notes, gpus, tmp_path):
     """Code runs on later GPUs of one generation; other forms than CUDA's are for several, or tell at load."""
     gpus.capability = capability
-
     assert weights.device_of(write_package(tmp_path, kernels, **notes), GPU) == GPU
 
 

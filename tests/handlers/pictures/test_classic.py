@@ -79,7 +79,6 @@ def test_floats_are_torchvisions():
 @pytest.mark.parametrize(("mode", "size"), [("L", (300, 300)), ("RGB", (300, 200))])
 def test_other_modes_are_left_to_torchvision(mode, size):
     processing = ClassicProcessing(256 if mode == "L" else 100, 224, MEAN, STD)
-
     assert processing.pixels(noise(*size).convert(mode)) is None
 
 

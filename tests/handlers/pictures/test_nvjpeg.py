@@ -19,7 +19,6 @@ from modelserver_handlers.pictures.pictures import open_picture
 )
 def test_baseline_and_progressive_files_are_ordinary(options, picture, encode):
     file = encode(picture(1, (120, 80)), "JPEG", **options)
-
     assert read_jpeg_header(file) == JpegHeader(120, 80, ordinary=True)
 
 
@@ -36,14 +35,12 @@ def test_other_colours_and_incomplete_files_are_not_ordinary(picture, encode):
 
 def test_other_formats_have_no_header(picture, encode):
     file = encode(picture(1), "JPEG")
-
     assert [read_jpeg_header(each) for each in (encode(picture(1)), b"", file[:3], file[:30])] == [None] * 4
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read(tail):
     header = read_jpeg_header(b"\xff\xd8" + tail)
-
     assert header is None or header.width >= 0
 
 

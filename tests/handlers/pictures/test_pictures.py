@@ -112,7 +112,6 @@ def test_a_jpeg_may_be_decoded_smaller(picture, encode):
 
 def test_transparent_palettes_are_converted(picture, encode):
     palette = picture(1).convert("P", palette=Image.Palette.ADAPTIVE)
-
     assert open_picture(encode(palette, transparency=bytes([0, 255])), "RGB").mode == "RGB"
 
 

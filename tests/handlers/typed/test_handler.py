@@ -371,7 +371,6 @@ def test_rows_are_what_the_annotations_say(function, rows, answers):
 
 def test_an_array_to_an_array_is_a_batch():
     answers, _ = run(centred, [1.0, 2.0], [3.0, 2.0])
-
     assert numpy.array(answers).tolist() == [[-1, 0], [1, 0]]
 
 

@@ -49,7 +49,6 @@ class Model(pydantic.BaseModel):
 )
 def test_annotations_are_one_tensor(annotation, datatype, shape, media):
     side = described(annotation, "name")
-
     assert (side.tensors, side.media) == ((("name", datatype, shape),), media)
 
 

@@ -20,7 +20,6 @@ def test_settings_have_a_field_per_key():
 def test_groups_are_in_order():
     """The settings of a group stand together."""
     groups = [group for group, _ in groupby(KEYS.values(), key=lambda key: key.group)]
-
     assert len(groups) == len(set(groups))
 
 

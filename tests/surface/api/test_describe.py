@@ -68,7 +68,6 @@ EMPTY = dict.fromkeys(("failure", "failedLoads", "nextTry", "lastEnd", "largestB
 )
 def test_description_of_a_worker_has_its_state(changes, expected):
     described = describe_worker(worker(**changes))
-
     assert {name: described[name] for name in expected} == expected
 
 

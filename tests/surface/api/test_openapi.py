@@ -38,7 +38,6 @@ def test_listener_documents_are_valid():
 
 def test_metrics_listener_describes_no_models():
     everywhere = {"/", "/api-description", "/openapi.json", "/docs", "/livez", "/readyz"}
-
     assert set(describe_listener("metrics", "1")["paths"]) == {"/metrics"} | everywhere
 
 

@@ -32,7 +32,6 @@ def test_status_line_is_always_one_valid_line(status, phrase, line):
 def test_no_text_begins_another_header(headers):
     """Whatever a handler puts into names and values, there is one line for each at most (F13)."""
     block = header_block(headers)
-
     assert block.count(b"\n") == block.count(b"\r") == block.count(b"\r\n") <= len(headers)
 
 
@@ -80,7 +79,6 @@ def test_json_is_pretty_and_without_nulls():
 )
 def test_json_is_indented_as_by_the_standard_library(value):
     expected = json.dumps(value, indent=2, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
-
     assert pretty(value) == expected
 
 

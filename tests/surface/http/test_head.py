@@ -28,7 +28,6 @@ HOST = (b"Host", b"x")
 )
 def test_ambiguous_head_is_refused(headers, version, status):
     fault = fault_of(headers, version)
-
     assert (None if fault is None else fault.status) == status
 
 

@@ -184,7 +184,6 @@ async def test_doubtful_head_is_refused(wire, path, status, sent, caplog):
 async def test_refusal_speaks_the_protocol_of_its_route(wire, path, line):
     """On V1 routes a refusal has V1's ``error`` beside the other fields."""
     refusal = wire.send(head(line, path=path))
-
     assert (b'"error": ' in refusal) == path.startswith("/v1/")
 
 
@@ -256,7 +255,6 @@ async def test_offer_to_upgrade_is_ignored(wire, path, offer, chunked, size):
 )
 async def test_offer_to_upgrade_hides_no_fault(wire, line, status):
     wire.send(head("Connection: Upgrade", "Upgrade: h2c", line))
-
     assert wire.statuses == [status]
 
 

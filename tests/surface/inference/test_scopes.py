@@ -37,7 +37,6 @@ def scope(url: bytes, *headers: tuple[bytes, bytes], method: bytes = b"GET"):
 )
 def test_path_begins_with_that_of_the_model(url, root, path):
     result = scope(url)
-
     assert (result["root_path"], result["path"]) == (root, path)
 
 
@@ -61,7 +60,6 @@ def test_scope_has_what_the_client_sent():
 )
 def test_first_part_of_a_path_may_look_like_a_version(url, rest):
     route = without_version(target_of(url)).route
-
     assert (route.model, route.version, route.url_path) == ("m", None, rest)
 
 

@@ -59,7 +59,6 @@ def test_other_fields_are_one_object_sorted_by_name():
 def test_inputs_stand_in_for_instances(body, bodies, extra):
     """The last of repeated keys counts, as in KServe's batcher."""
     result = split(body)
-
     assert (result.bodies, result.extra) == (bodies, extra)
 
 

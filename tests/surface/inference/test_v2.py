@@ -36,7 +36,6 @@ def test_each_row_travels_alone():
 )
 def test_a_timeout_is_in_microseconds(parameters, seconds):
     taken = read_tensors(body(parameters=parameters), None, TAKES)
-
     assert (taken.timeout, taken.key) == (seconds, read_tensors(body(), None, TAKES).key)
 
 

@@ -76,7 +76,6 @@ def test_nvidia_packages_stay_where_there_is_no_torch():
 
 def test_packages_that_need_each_other_are_listed_once(environment):
     environment["loop"].requires = ["web[fast]", "loop"]
-
     assert lock(["loop", "loop"], []).others == ["loop==0.3", "web==1.5"]
 
 
@@ -156,5 +155,4 @@ def test_what_is_no_name_in_a_requirement_file_is_refused(tmp_path, line):
 
 def test_process_one_is_that_of_the_projects_image(pytestconfig):
     text = (pytestconfig.rootpath / "scripts" / "image.lock").read_text(encoding="utf-8")
-
     assert f"\n{PROCESS_ONE} \\" in text

@@ -59,7 +59,6 @@ def test_broken_handler_gets_its_findings(name, reports):
 @pytest.mark.slow
 def test_every_finding_is_printed(reports):
     text = {each.id for report in reports.values() for each in report.findings}
-
     assert text | {"load-failed", "batch-cost"} == KINDS.keys()
 
 

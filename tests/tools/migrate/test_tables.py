@@ -11,7 +11,6 @@ def test_every_key_of_torchserve_is_accepted():
 
 def test_every_flag_of_torchserve_is_accepted():
     known = {option for action in build_parser()._actions for option in action.option_strings}
-
     assert [flag for flag in tables.FLAGS if flag not in known] == []
 
 

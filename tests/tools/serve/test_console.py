@@ -14,7 +14,6 @@ from modelserver.tools.serve.console import RED, Lines, Style
 )
 def test_colours_need_a_terminal(terminal, environ, coloured, monkeypatch):
     monkeypatch.setattr("sys.stdout.isatty", lambda: terminal)
-
     assert Style(environ)("text", RED) == ("\x1b[31mtext\x1b[0m" if coloured else "text")
 
 

@@ -104,7 +104,6 @@ def test_certificate_is_reported_before_it_ends(days, level):
 
 def test_full_disk_fails():
     events = [{"kind": "disk_full", "message": "The disk of /logs is full to 97 %"}, {"kind": "retry"}]
-
     assert [(each.level, each.anchor) for each in of_events(events)] == [(FAILS, "modelserverdisk")]
 
 

@@ -41,7 +41,6 @@ def test_a_run_is_summed_up():
 )
 def test_run_with_a_failure_or_without_answers_is_void(run, reason):
     figure = summed_up(run)
-
     assert (figure.void, figure.reason()) == (True, reason)
 
 
@@ -97,5 +96,4 @@ def test_the_largest_batch_within_a_limit_is_computed():
 )
 def test_line_is_reported_if_it_explains_enough_sizes(costs, text):
     line = fit_line(costs)
-
     assert line.worth_telling is text

@@ -19,5 +19,4 @@ def test_other_work_is_reported_if_it_disturbs():
 
 def test_the_device_is_the_workers():
     result = [machine_facts({"workers": [{"gpu": gpu}]}, 0)["device"] for gpu in (True, False)]
-
     assert [*result, machine_facts({"workers": []}, 0)["device"]] == ["GPU", "CPU", "CPU"]

@@ -25,7 +25,6 @@ END = b"--B--\r\n"
 @given(st.dictionaries(NAMES, CONTENT, min_size=1, max_size=5))
 def test_parts_come_out_as_they_went_in(parts):
     body = b"".join(part(name, content) for name, content in parts.items()) + END
-
     assert parse_multipart(body, FORM) == {name: (content, "") for name, content in parts.items()}
 
 
@@ -53,7 +52,6 @@ def test_parts_are_read_as_in_torchserve(body, content, content_type):
 )
 def test_boundaries_may_be_quoted(content_type):
     body = b'--a b\r\nContent-Disposition: form-data; name="n"\r\n\r\nx\r\n--a b--\r\n'
-
     assert parse_multipart(body, content_type) == {"n": (b"x", "")}
 
 
@@ -114,7 +112,6 @@ def test_any_bytes_are_a_form_or_malformed(body, boundary):
 )
 def test_urlencoded_fields_come_out_as_they_went_in(fields):
     expected = {name: (value.encode(), "") for name, value in fields.items()}
-
     assert parse_urlencoded(urlencode(fields).encode()) == expected
 
 

@@ -31,7 +31,6 @@ def body_of(body, content_type="", *, on=True):
 @given(JSON_VALUES)
 def test_json_is_read_as_python_reads_it(value):
     text = json.dumps(value).encode()
-
     assert repr(load_json(text)) == repr(json.loads(text))
 
 
