@@ -38,23 +38,12 @@ def bucket(archives):
 
 
 @pytest.fixture(scope="module")
-def repository(archives):
-    with hub() as made:
-        made.files = {"three.mar": archives["three"]}
-        yield made
-
-
-@pytest.fixture(scope="module")
-def googles(archives):
-    with google() as made:
-        made.put("two.mar", archives["two"])
-        yield made
-
-
-@pytest.fixture(scope="module")
-def variables(bucket, repository, googles, tmp_path_factory):
+def variables(archives, bucket, tmp_path_factory):
     cache = str(tmp_path_factory.mktemp("downloads"))
-    return {**bucket.variables, **repository.variables, **googles.variables, "MODELSERVER_CACHE": cache}
+    with hub() as repository, google() as googles:
+        repository.files = {"three.mar": archives["three"]}
+        googles.put("two.mar", archives["two"])
+        yield {**bucket.variables, **repository.variables, **googles.variables, "MODELSERVER_CACHE": cache}
 
 
 @pytest.fixture(scope="module")

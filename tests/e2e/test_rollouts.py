@@ -15,19 +15,12 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    """Both versions of a model, ``m1.mar`` and ``m2.mar``."""
-    store, work = tmp_path_factory.mktemp("store"), tmp_path_factory.mktemp("work")
-    for number in (1, 2):
-        made = archived(work, "m", MODEL_CODE / "variants.py", f"{number}.0")
-        made.rename(store / f"m{number}.mar")
-    return store
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory, store):
+def server(tmp_path_factory):
     """One server with two front ends and gRPC for all tests here, which have model ``m`` in two versions."""
-    folder = tmp_path_factory.mktemp("rollouts")
+    folder, store = tmp_path_factory.mktemp("rollouts"), tmp_path_factory.mktemp("store")
+    for number in (1, 2):
+        made = archived(folder, "m", MODEL_CODE / "variants.py", f"{number}.0")
+        made.rename(store / f"m{number}.mar")
     with serving(grpc_server(folder, store, frontend_processes=2, shadow_bodies=20)) as started:
         for number in (1, 2):
             started.registered(f"m{number}.mar", batch_size=8)

@@ -31,18 +31,13 @@ MODELS = {
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    """A model store with an archive of each configuration, and the example of the documentation."""
+def server(tmp_path_factory):
+    """One with an archive of each configuration, and the example of the documentation."""
     store = tmp_path_factory.mktemp("store")
     for name, (handler, config) in MODELS.items():
         archived(store, name, MODEL_CODE / f"{handler}.py", config=yaml.safe_dump(config))
     example = ROOT / "examples" / "stateful"
     archived(store, "sum", example / "sum_handler.py", config_file=example / "model-config.yaml")
-    return store
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory, store):
     with serving(Server(Home(tmp_path_factory.mktemp("home")), store)) as server:
         yield server
 

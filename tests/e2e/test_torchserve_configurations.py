@@ -116,8 +116,7 @@ class Unchanged(Server):
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
-    key, certificate = Authority(tmp_path_factory.mktemp("pair")).issue("server")
-    return key, certificate
+    return Authority(tmp_path_factory.mktemp("pair")).issue("server")
 
 
 def covering():

@@ -8,28 +8,22 @@ from modelserver.engine.worker.channel import ServerChannel
 from modelserver.engine.worker.runtime import excused, keep_answers_back
 
 
-@pytest.fixture
-def ends():
-    """The worker's channel, and the server's end."""
-    server_end, worker_end = socket.socketpair()
-    with server_end, worker_end:
-        yield ServerChannel(worker_end), server_end
-
-
-def test_answers_of_other_ranks_are_held_back(ends):
+def test_answers_of_other_ranks_are_held_back():
     """A batch with failures is reported as one failure, without its text."""
-    channel, server = ends
-    keep_answers_back(channel)
-    channel.send(Loaded(seconds=1.0))
-    channel.send(Parts([3], [0], [Answer(2)]), [b"xy"])
-    channel.send(Result(3, [Answer(5)], 0.25, calls=4), [b"large"])
-    channel.send(Result(4, [Answer(1), Answer(4, failed=True)], 0.25), [b"x", b"text"])
-    channel.send(Pong())
-    channel.send(LoadFailed("no"))
-    channel.send(Broken("why"))
-    reader = FrameReader(to_server_decoder)
+    server, end = socket.socketpair()
+    with server, end:
+        channel = ServerChannel(end)
+        keep_answers_back(channel)
+        channel.send(Loaded(seconds=1.0))
+        channel.send(Parts([3], [0], [Answer(2)]), [b"xy"])
+        channel.send(Result(3, [Answer(5)], 0.25, calls=4), [b"large"])
+        channel.send(Result(4, [Answer(1), Answer(4, failed=True)], 0.25), [b"x", b"text"])
+        channel.send(Pong())
+        channel.send(LoadFailed("no"))
+        channel.send(Broken("why"))
+        sent = FrameReader(to_server_decoder).feed(server.recv(4096))
 
-    assert [(message, bytes(tail)) for message, tail in reader.feed(server.recv(4096))] == [
+    assert [(message, bytes(tail)) for message, tail in sent] == [
         (Loaded(seconds=1.0), b""),
         (Result(3, [], 0.25), b""),
         (Result(4, [Answer(0, failed=True)], 0.25), b""),

@@ -1,21 +1,11 @@
 import os
 
-import pytest
-
 from modelserver.ext.frontends.counts import ABSENT, MAX_SEATS, ConnectionCounts, make_counts
 
 
-@pytest.fixture
-def counts():
-    descriptor, made = make_counts(3)
-    yield descriptor, made
-    made.close()
-    os.close(descriptor)
-
-
-def test_smallest_number_counts(counts):
+def test_smallest_number_counts():
     """The smallest number of those who are there counts; a process that got the descriptor sees it, too."""
-    descriptor, ours = counts
+    descriptor, ours = make_counts(3)
     assert ours.fewest() == ABSENT
     ours.put(0, 5)
     ours.put(2, 3)
@@ -28,3 +18,5 @@ def test_smallest_number_counts(counts):
     assert ours.fewest() == 4
     assert [ours.of(seat) for seat in range(3)] == [5, 4, 0]
     assert MAX_SEATS >= 64
+    ours.close()
+    os.close(descriptor)
