@@ -61,6 +61,7 @@ def test_paths_are_those_of_three_servers(path, route):
     target = find(path.encode())
 
     assert target.route == route
+    assert route.protocol != NAME or route.template == f"/{route.url_path}", "as spans name it"
     assert find(b"/v1/models") is find(b"/openai/v1/models") is None
 
 

@@ -57,6 +57,8 @@ class Route:
             return f"/v2/models/{{name}}{version}/{'explain' if self.explain else 'infer'}"
         if self.protocol == WORKFLOW:
             return "/wfpredict/{name}"
+        if self.protocol == OPENAI:
+            return f"/{self.url_path}"
         if self.query:
             return "/models/{name}/invoke" if self.model else "/invocations"
         return self.root or f"/{'explanations' if self.explain else 'predictions'}/{{name}}"
