@@ -192,11 +192,8 @@ class Container:
     def answer(self, path: str, query: Mapping[str, str], headers: Message) -> Answer:
         """Status, body and headers of a GET or HEAD."""
         if query.get("comp") == "list":
-            return (
-                200,
-                self._list(query.get("prefix", ""), query.get("delimiter")),
-                {"Content-Type": "application/xml"},
-            )
+            listing = self._list(query.get("prefix", ""), query.get("delimiter"))
+            return 200, listing, {"Content-Type": "application/xml"}
         content = self.blobs.get(path.removeprefix("/acct/models/"))
         if content is None:
             return 404, b"", {"x-ms-error-code": "BlobNotFound"}

@@ -396,11 +396,8 @@ def test_commands_of_the_stages_make_the_environment(tmp_path):
     for name in from_clone(stage=0):
         copy = shutil.copytree if (_ROOT / name).is_dir() else shutil.copy
         copy(_ROOT / name, source / name)
-    moved = {
-        "/wheels": str(tmp_path / "wheels"),
-        "/opt/venv": str(tmp_path / "venv"),
-        "/server": str(tmp_path / "server"),
-    }
+    places = {"/wheels": "wheels", "/opt/venv": "venv", "/server": "server"}
+    moved = {place: str(tmp_path / name) for place, name in places.items()}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     makes_venv = next(item for item in of("RUN", 1) if "-m venv" in item.text)
 

@@ -54,14 +54,8 @@ class Agents:
 
     @property
     def faults(self) -> Sequence[Callable[[random.Random], int]]:
-        return (
-            self.machine_killed,
-            self.worker_killed,
-            self.frozen,
-            self.paused,
-            self.scaled,
-            self.all_killed,
-        )
+        workers = (self.worker_killed, self.frozen, self.paused, self.scaled)
+        return (self.machine_killed, *workers, self.all_killed)
 
     def machine_killed(self, chance: random.Random) -> int:
         self._one(chance).kill()

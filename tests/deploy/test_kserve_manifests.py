@@ -33,11 +33,8 @@ _RUNTIMES = {
     for resource in _ALL.values()
     if resource["kind"].endswith("ServingRuntime")
 }
-_SERVICES = {
-    resource["metadata"]["name"]: resource
-    for resource in _ALL.values()
-    if resource["kind"] == "InferenceService"
-}
+_INFERENCE = [each for each in _ALL.values() if each["kind"] == "InferenceService"]
+_SERVICES = {each["metadata"]["name"]: each for each in _INFERENCE}
 _CONFIG = yaml.safe_load((KSERVE / "model-config.yaml").read_text(encoding="utf-8"))
 _KSERVES_OWN = "kserve-torchserve"
 

@@ -1,12 +1,8 @@
 from tests.e2e.load import SLOW_ECHO, Load, is_echo
 from tests.e2e.serving import archived, wait_until
 
-QUICK = {
-    "autoscale": True,
-    "autoscale_target_wait": 20,
-    "autoscale_up_pause": 200,
-    "autoscale_down_pause": 400,
-}
+PAUSES = {"autoscale_up_pause": 200, "autoscale_down_pause": 400}
+QUICK = {"autoscale": True, "autoscale_target_wait": 20, **PAUSES}
 
 
 def workers(server, name):

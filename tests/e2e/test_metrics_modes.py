@@ -41,11 +41,8 @@ def listed(tmp_path):
     (tmp_path / "metrics.yaml").write_text(LIST)
     (tmp_path / "collect.py").write_text(COLLECTOR)
     command = f"{tmp_path / 'collect.py'} --gpu 0"
-    return {
-        "metrics_config": tmp_path / "metrics.yaml",
-        "system_metrics_cmd": command,
-        "python": sys.executable,
-    }
+    collector = {"system_metrics_cmd": command, "python": sys.executable}
+    return {"metrics_config": tmp_path / "metrics.yaml", **collector}
 
 
 def test_list_decides_which_metrics_are_served(tmp_path, store, listed):

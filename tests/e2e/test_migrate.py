@@ -146,11 +146,8 @@ def a_recording(folder):
         command += ["--management", str(server.settings["management_address"])]
         with subprocess.Popen(command, env=server.home.environment, stdout=subprocess.DEVNULL) as process:
             wait_until(lambda: out.exists() or process.poll() is not None, "it records")
-            for path, content, kind in (
-                ("plain", FOX, "text/plain"),
-                ("parts", NUMBERS, JSON),
-                ("plain/1.0", NUMBERS, JSON),
-            ):
+            calls = [("plain", FOX, "text/plain"), ("parts", NUMBERS, JSON), ("plain/1.0", NUMBERS, JSON)]
+            for path, content, kind in calls:
                 answer = server.inference.post(
                     f"/predictions/{path}", content=content, headers={"content-type": kind}
                 )

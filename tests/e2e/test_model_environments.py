@@ -68,10 +68,8 @@ def server(tmp_path_factory):
     pack(store, "isolated", HANDLER, f"--no-index\n./{WHEEL}\n", "useVenv: true\n", answer=2)
     pack(store, "failing", HANDLER, "--no-index\nno-such-package-anywhere\n")
     pack(store, "showing", SHOWING, config=CONFIG)
-    home = Home(
-        tmp_path_factory.mktemp("home"),
-        {"MODELSERVER_CACHE": str(tmp_path_factory.mktemp("cache") / "cache")},
-    )
+    cache = tmp_path_factory.mktemp("cache") / "cache"
+    home = Home(tmp_path_factory.mktemp("home"), {"MODELSERVER_CACHE": str(cache)})
     with serving(Server(home, store, settings={"install_py_dep_per_model": "true"})) as server:
         yield server
 

@@ -125,13 +125,8 @@ def exchange(port, sent):
 
 def request(method, path, lines=(), body=b""):
     """A request after which the connection ends."""
-    head = [
-        f"{method} {path} HTTP/1.1",
-        "Host: x",
-        "Connection: close",
-        *lines,
-        f"Content-Length: {len(body)}",
-    ]
+    fields = ["Host: x", "Connection: close", *lines, f"Content-Length: {len(body)}"]
+    head = [f"{method} {path} HTTP/1.1", *fields]
     return "\r\n".join([*head, "", ""]).encode("latin-1") + body
 
 

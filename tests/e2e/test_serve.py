@@ -343,13 +343,8 @@ def test_model_files_and_folders_are_served(models):
             query = {"url": url, "model_name": name, "initial_workers": 1, "synchronous": "true"}
             return served.management.post("/models", params=query)
 
-        for url in (
-            "traced.pt",
-            "exported.pt2",
-            "graph.onnx",
-            "loads.py?model_file=weights.pt",
-            "packed.mar",
-        ):
+        urls = ("traced.pt", "exported.pt2", "graph.onnx", "loads.py?model_file=weights.pt", "packed.mar")
+        for url in urls:
             assert (answer := register(url, url[:5])).status_code == 200, answer.text
             tripled = served.client.post(f"/predictions/{url[:5]}", json=[1.0, 2.0])
             assert tripled.json() == [3.0, 6.0], url

@@ -11,10 +11,8 @@ from tests.waiting import is_alive
 def send(server, count, pool, seconds):
     """Requests that keep one worker busy; returns when all are accepted."""
     before = server.metric("ts_inference_requests_total", model_name="obey")
-    futures = [
-        pool.submit(server.predict, "obey", {"do": "sleep", "seconds": seconds, "token": n})
-        for n in range(count)
-    ]
+    orders = [{"do": "sleep", "seconds": seconds, "token": number} for number in range(count)]
+    futures = [pool.submit(server.predict, "obey", order) for order in orders]
     wait_until(
         lambda: server.metric("ts_inference_requests_total", model_name="obey") >= before + count,
         "the requests are accepted",

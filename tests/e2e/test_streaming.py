@@ -42,11 +42,8 @@ def test_each_part_is_a_chunk(server):
     assert headers["x-batch-size"] == "1"
     assert chunks == [b"a", b'{\n  "b": 1\n}', b"cc", b"d"]
 
-    order = {
-        "parts": ["data: 1\n\n"],
-        "status": 206,
-        "headers": {"Content-Type": "text/event-stream", "x-a": "b"},
-    }
+    lines = {"Content-Type": "text/event-stream", "x-a": "b"}
+    order = {"parts": ["data: 1\n\n"], "status": 206, "headers": lines}
     with ask(server, order) as client:
         status, headers = client.head()
         chunks = client.chunks()

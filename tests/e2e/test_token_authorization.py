@@ -47,12 +47,8 @@ def server(tmp_path_factory, model_store):
 def test_requests_need_the_token_of_their_port(server):
     """Otherwise it is TorchServe's 400, before a model or the model API is looked up (F64)."""
     tokens = server.tokens()
-    for headers in (
-        {},
-        bearer("wrong"),
-        bearer(tokens["management"]),
-        {"Authorization": tokens["inference"]},
-    ):
+    bare = {"Authorization": tokens["inference"]}
+    for headers in ({}, bearer("wrong"), bearer(tokens["management"]), bare):
         for path in ("/predictions/echo", "/predictions/nowhere", "/nowhere"):
             answer = server.inference.post(path, content=b"x", headers=headers)
             assert answer.status_code == 400

@@ -118,11 +118,8 @@ def test_tutorial_of_a_hub_model_happens_as_it_is_printed(name, tmp_path):
     build(folder)
     with hub() as made:
         made.repository = repository
-        made.files = {
-            path.relative_to(folder).as_posix(): path.read_bytes()
-            for path in folder.rglob("*")
-            if path.is_file()
-        }
+        paths = [path for path in folder.rglob("*") if path.is_file()]
+        made.files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
         variables = {**made.variables, "HF_HOME": str(tmp_path / "cache")}
         follow((ROOT / name).read_text("utf-8"), tmp_path, variables)
 

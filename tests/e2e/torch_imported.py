@@ -86,11 +86,8 @@ def main() -> None:
 
 
 def early_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    return {
-        name: value
-        for name, value in environment.items()
-        if EARLY_VARIABLE.fullmatch(name) and name not in _IGNORED
-    }
+    early = {name for name in environment if EARLY_VARIABLE.fullmatch(name) and name not in _IGNORED}
+    return {name: environment[name] for name in early}
 
 
 def _become(server_pid: int, environment: Mapping[str, str], descriptors: Sequence[int]) -> NoReturn:

@@ -81,11 +81,8 @@ def test_malformed_sizes_stop_the_load(size, small_folder, make_context):
 
 
 def torchvision_config(**settings):
-    return {
-        "handler": {"torchvision": {"arch": "shufflenet_v2_x0_5", **settings}},
-        "warmup": False,
-        "optimize": "off",
-    }
+    torchvision = {"arch": "shufflenet_v2_x0_5", **settings}
+    return {"handler": {"torchvision": torchvision}, "warmup": False, "optimize": "off"}
 
 
 def test_configuration_alone_names_a_network(tmp_path, make_context, pictures, begin):

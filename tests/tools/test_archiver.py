@@ -341,11 +341,8 @@ def test_a_workflow_is_packed_as_torch_workflow_archiver_packs_it(workplace, cap
     assert names(archive) == {"flow.yaml", "functions.py", "notes.txt", "WAR-INF/MANIFEST.json"}
     manifest = json.loads(zipfile.ZipFile(archive).read("WAR-INF/MANIFEST.json"))
     assert list(manifest) == ["createdOn", "workflow", "archiverVersion"]
-    assert manifest["workflow"] == {
-        "workflowName": "flow",
-        "specFile": "flow.yaml",
-        "handler": "functions.py",
-    }
+    workflow = {"workflowName": "flow", "specFile": "flow.yaml", "handler": "functions.py"}
+    assert manifest["workflow"] == workflow
     assert main(arguments) == 1
     assert "overwrite the workflow archive output file" in capsys.readouterr().err
     assert main([*arguments, "--force"]) == 0

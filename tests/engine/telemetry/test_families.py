@@ -35,11 +35,8 @@ def test_legacy_mode_shows_three_counters(caplog):
     metrics.response(200)
     families = re.findall(r"# TYPE (\S+)", b"".join(metrics.pieces()).decode())
 
-    assert families == [
-        "ts_inference_requests_total",
-        "ts_inference_latency_microseconds",
-        "ts_queue_latency_microseconds",
-    ]
+    latencies = ["ts_inference_latency_microseconds", "ts_queue_latency_microseconds"]
+    assert families == ["ts_inference_requests_total", *latencies]
     assert [record.getMessage().split(".")[0] for record in caplog.records] == ["Requests2XX"]
     assert b"".join(metrics.pieces(["Requests2XX"])) == b""
 

@@ -33,12 +33,8 @@ def test_each_record_has_the_fields_and_errors_their_trace(tmp_path, logs):
         (line,) = lines(tmp_path / f"{file}.log")
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line.pop("time"))
         visible = {"modelserver.model": "MODEL_LOG"}.get(logger, logger)
-        assert line == {
-            "level": "WARN",
-            "logger": visible,
-            "source": "W-9000-m_1.0-stderr",
-            "message": "hello you",
-        }
+        source = "W-9000-m_1.0-stderr"
+        assert line == {"level": "WARN", "logger": visible, "source": source, "message": "hello you"}
 
     try:
         int("what was wrong")

@@ -22,10 +22,8 @@ from modelserver.engine.telemetry.text import indented_lines, one_line, shortene
 from modelserver.errors import ConfigError
 
 STAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{3}"
-LOGGERS = (
-    *("modelserver", "modelserver.model", "modelserver.access"),
-    *("modelserver.metrics", "modelserver.model_metrics"),
-)
+_SUFFIXES = ("", ".model", ".access", ".metrics", ".model_metrics")
+LOGGERS = tuple(f"modelserver{suffix}" for suffix in _SUFFIXES)
 
 
 @pytest.fixture(autouse=True)

@@ -108,10 +108,8 @@ def test_options_have_their_sources():
     options = ModelOptions(batch_size=8, device_ids=(0, 1), sources={"batch_size": "model-config.yaml"})
     resources = replace(ModelOptions().resources, num_gpus=2.0)
     options = replace(options, resources=resources, traffic={"1.0": 90})
-    facts = {
-        name: (value, source)
-        for name, value, source in facts_of(model(options=options), is_default=True)["options"]
-    }
+    rows = facts_of(model(options=options), is_default=True)["options"]
+    facts = {name: (value, source) for name, value, source in rows}
 
     assert facts["batchSize"] == ("8", "model-config.yaml")
     assert (facts["deviceIds"][0], facts["traffic"][0]) == ("0,1", '{"1.0": 90}')

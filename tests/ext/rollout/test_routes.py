@@ -46,11 +46,9 @@ def named(schema):
     if not isinstance(schema, dict):
         return schema
     remaining = {key: named(value) for key, value in schema.items()}
-    return (
-        {"additionalProperties": False, **remaining}
-        if isinstance(schema.get("properties"), dict)
-        else remaining
-    )
+    if isinstance(schema.get("properties"), dict):
+        return {"additionalProperties": False, **remaining}
+    return remaining
 
 
 async def test_traffic_is_described_with_and_without_weights(model):

@@ -33,11 +33,8 @@ def test_files_become_samples(tmp_path):
             read_samples([tmp_path / path], None)
 
 
-_OBJECT = {
-    "type": "object",
-    "required": ["a", "b"],
-    "properties": {"a": {"type": "string"}, "b": {"type": "boolean"}},
-}
+_FIELDS = {"a": {"type": "string"}, "b": {"type": "boolean"}}
+_OBJECT = {"type": "object", "required": ["a", "b"], "properties": _FIELDS}
 
 
 @pytest.mark.parametrize(

@@ -186,11 +186,8 @@ def test_parameters_of_a_request_reach_the_handler():
     )
     bare, tail = sent(tensor("x", "INT8", (1,), [1]))
 
-    assert request_parameters(rows[0]) == {
-        "parameters": {"k": 3},
-        "inputs": {"x": {"a": 1}},
-        "outputs": {"p": {"d": 2}},
-    }
+    fields = {"inputs": {"x": {"a": 1}}, "outputs": {"p": {"d": 2}}}
+    assert request_parameters(rows[0]) == {"parameters": {"k": 3}, **fields}
     assert request_parameters(bare[0]) == {}
     assert decode_row(bare[0], memoryview(tail), decode=True).data["data"].item() == 1
 
@@ -244,10 +241,8 @@ def test_dicts_and_tuples_are_several_outputs():
     assert joined({"a": one, "b": two}) == {"a": ("INT64", (1, 1), [1]), "b": ("INT16", (1, 1), [2])}
     assert list(joined((one, two))) == ["output_0", "output_1"]
     assert list(joined((one, two), specs)) == ["p", "q"]
-    assert joined({"q": ["a", b"b"], "p": 3}, specs) == {
-        "q": ("BYTES", (1, 2), [b"a", b"b"]),
-        "p": ("FP32", (1,), [3.0]),
-    }
+    result = {"q": ("BYTES", (1, 2), [b"a", b"b"]), "p": ("FP32", (1,), [3.0])}
+    assert joined({"q": ["a", b"b"], "p": 3}, specs) == result
     assert list(joined({"p": 1, "r": 2}, specs)) == ["p"]
 
 
@@ -361,10 +356,8 @@ def test_a_returned_row_is_as_many_outputs(specs):
     rows, tail = sent(
         tensor("text", "BYTES", (2,), [b"a", b"b"], text=True), tensor("n", "INT64", (2, 2), [1, 2, 3, 4])
     )
-    answers = [
-        encode_output(value, row, specs)
-        for value, row in zip(decode_rows(rows, memoryview(tail)), rows, strict=True)
-    ]
+    pairs = zip(decode_rows(rows, memoryview(tail)), rows, strict=True)
+    answers = [encode_output(value, row, specs) for value, row in pairs]
     outputs = {each.name: (each.datatype, each.shape) for each in join_answers(answers, whole=False)}
 
     assert outputs["n"] == ("INT64", (2, 2))

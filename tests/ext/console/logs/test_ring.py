@@ -66,14 +66,10 @@ def test_who_is_behind_learns_that_lines_are_missing(ring, log):
     at = ring.last
     for number in range(5):
         log.server.info("%d", number)
-    assert [(line.text, line.gap) for line in ring.page(LineQuery(since=at), 5)][:2] == [
-        ("0", False),
-        ("1", False),
-    ]
-    assert [(line.text, line.gap) for line in ring.page(LineQuery(since=at), 2)] == [
-        ("3", True),
-        ("4", False),
-    ]
+    page = ring.page(LineQuery(since=at), 5)[:2]
+    assert [(line.text, line.gap) for line in page] == [("0", False), ("1", False)]
+    page = ring.page(LineQuery(since=at), 2)
+    assert [(line.text, line.gap) for line in page] == [("3", True), ("4", False)]
     for number in range(MOST):
         log.server.info("%d", number)
     assert ring.page(LineQuery(since=at), MOST)[0].gap

@@ -58,13 +58,8 @@ async def test_greeting_and_frames_keep_both_sides_limits():
 @pytest.mark.parametrize("size", [1, 3, 1000])
 async def test_request_may_come_in_pieces_of_any_size(size):
     client = Client()
-    data = (
-        PREFACE
-        + frame(SETTINGS, 0, 0)
-        + client.head(1)
-        + frame(DATA, 0, 1, b"ab")
-        + frame(DATA, END, 1, b"c")
-    )
+    call = client.head(1) + frame(DATA, 0, 1, b"ab") + frame(DATA, END, 1, b"c")
+    data = PREFACE + frame(SETTINGS, 0, 0) + call
     for at in range(0, len(data), size):
         client.send(data[at : at + size])
     stream = client.streams[1]
