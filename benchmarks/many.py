@@ -272,7 +272,8 @@ def on_demand(
     folder.mkdir()
     learned = Needs(cache_folder("parking", cache))
     for name, need in needs.items():
-        learned.learn(f"{name}/1.0", need)
+        files = zipfile.ZipFile(store / f"{kind_of(name)}.mar").infolist()
+        learned.learn(f"{name}/1.0/{sum(each.file_size for each in files)}", need)
     learned.save()
     models = ",".join(f"{name}={kind_of(name)}.mar" for name in needs)
     settings = {"load": "on-demand", "max_models_memory": budget, "idle_timeout": 0, "load_models": models}
