@@ -263,9 +263,7 @@ class Crew:
     def free(self) -> list[Worker]:
         """The workers that would begin a batch at once, including leaving ones."""
         workers = (*self.workers, *self.leaving)
-        return [
-            worker for worker in workers if (worker.has_room if worker.flights.concurrency else worker.idle)
-        ]
+        return [each for each in workers if (each.has_room if each.flights.concurrency else each.idle)]
 
     @property
     def busy(self) -> bool:

@@ -100,9 +100,7 @@ class Reserve:
                 free.append(worker)
         if len(free) > 1:
             # Among workers at about the same distance, prefer one that is certainly free.
-            free.sort(
-                key=lambda worker: worker.flights.round_trip + (REST if worker.flights.in_flight else 0.0)
-            )
+            free.sort(key=lambda each: each.flights.round_trip + (REST if each.flights.in_flight else 0.0))
         if later:
             full = pool.queue.instances // pool.queue.batch_size - len(free)
             if full > 0:
@@ -211,9 +209,8 @@ def _window(worker: Worker) -> tuple[float, float, float]:
 
 def _seconds(worker: Worker, batch: Batch) -> float:
     """Returns the expected seconds of a batch."""
-    return (
-        worker.flights.expectation.seconds(batch.size) if worker.flights.round_trip else worker.flights.cost
-    )
+    flights = worker.flights
+    return flights.expectation.seconds(batch.size) if flights.round_trip else flights.cost
 
 
 def idled(worker: Worker, batch: Batch) -> float:

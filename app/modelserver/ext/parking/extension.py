@@ -28,7 +28,9 @@ class Extension:
             if model.options.values["load"] != "on-demand":
                 return
             if not made.done():
-                self._keeper = _make_keeper(host)
+                from modelserver.ext.parking.keeper import make_keeper  # noqa: PLC0415 - as the class says
+
+                self._keeper = make_keeper(host)
                 made.set_result(self._keeper)
             made.result().keep(model)
 
@@ -55,19 +57,3 @@ class Extension:
             await asyncio.wait({self._keeping}, timeout=grace)
         if self._keeper is not None:
             await self._keeper.close()
-
-
-def _make_keeper(host: Host) -> Keeper:
-    from modelserver.engine.telemetry.gpus import Gpus  # noqa: PLC0415 - as the class says
-    from modelserver.ext.parking.budgets import Budgets  # noqa: PLC0415
-    from modelserver.ext.parking.history import History  # noqa: PLC0415
-    from modelserver.ext.parking.keeper import Keeper  # noqa: PLC0415
-    from modelserver.ext.parking.meters import ParkingMeters  # noqa: PLC0415
-    from modelserver.ext.parking.needs import Needs  # noqa: PLC0415
-
-    meters = ParkingMeters(host.services.metrics)
-    settings = host.settings
-    budgets = Budgets(settings.max_models_memory, settings.max_device_memory, Needs(), Gpus())
-    keeper = Keeper(budgets, History(), meters)
-    meters.show(keeper.residents, lambda: budgets.machine.limit)
-    return keeper

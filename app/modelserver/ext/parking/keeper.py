@@ -16,23 +16,23 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from modelserver.engine.pools.spec import WorkerState
 from modelserver.engine.pools.worker import Worker
+from modelserver.engine.telemetry.gpus import Gpus
 from modelserver.errors import ModelServerError, ServiceUnavailable
 from modelserver.ext.parking.budgets import MIB, Budget, Budgets
+from modelserver.ext.parking.history import History
 from modelserver.ext.parking.machines import guest_of, shared
 from modelserver.ext.parking.memory import gpus_of, is_leaving, own_memory, pids_of, workers_by_gpu
-from modelserver.ext.parking.needs import Need
+from modelserver.ext.parking.meters import ParkingMeters
+from modelserver.ext.parking.needs import Need, Needs
 from modelserver.ext.parking.prewarming import EVERY, Prewarming, has_habits, is_over
 from modelserver.ext.parking.resident import IDLE, MEMORY, Resident, TooLarge, refusal_of
 from modelserver.ext.parking.room import Occupancy, Room
+from modelserver.extension import Host
 from modelserver.models.version import ModelVersion
-
-if TYPE_CHECKING:
-    from modelserver.ext.parking.history import History
-    from modelserver.ext.parking.meters import ParkingMeters
 
 _log = logging.getLogger("modelserver.models")
 
@@ -415,6 +415,15 @@ class Keeper:
             "used": room.used[budget],
             "nextToPark": None if coming is None else " ".join(_named(coming)),
         }
+
+
+def make_keeper(host: Host) -> Keeper:
+    """The keeper of a server, with its metrics."""
+    settings, meters = host.settings, ParkingMeters(host.services.metrics)
+    budgets = Budgets(settings.max_models_memory, settings.max_device_memory, Needs(), Gpus())
+    keeper = Keeper(budgets, History(), meters)
+    meters.show(keeper.residents, lambda: budgets.machine.limit)
+    return keeper
 
 
 def _may_serve(worker: Worker) -> bool:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
 
 from modelserver.errors import Conflict
 from modelserver.models.version import ModelVersion
-
-_REASON: Final = "restart"
 
 
 async def restart(model: ModelVersion) -> int:
@@ -24,7 +21,7 @@ async def restart(model: ModelVersion) -> int:
     for worker in list(crew.workers):
         # Others were removed or replaced meanwhile.
         if worker in crew.workers:
-            fresh = crew.recycle(worker, _REASON, "a restart was requested")
+            fresh = crew.recycle(worker, "restart", "a restart was requested")
             if fresh is None:
                 raise Conflict(f"A worker of model {model.name} {model.version} is being replaced already.")
             await asyncio.shield(fresh.first_load)

@@ -126,9 +126,7 @@ def describe_autoscaling(model: ModelVersion) -> dict[str, Any] | None:
 
 def described(options: ModelOptions, block: str = "") -> dict[str, Any]:
     """Options that are shown unchanged, in this block or outside of all; 0 means no limit and is omitted."""
-    places = (
-        (option.described.rpartition("."), name) for name, option in OPTIONS.items() if option.described
-    )
+    places = ((each.described.rpartition("."), name) for name, each in OPTIONS.items() if each.described)
     return {key: getattr(options, name) or None for (within, _, key), name in places if within == block}
 
 
