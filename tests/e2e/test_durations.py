@@ -17,9 +17,7 @@ NAP = 0.03
 WAITED = 0.02  # what counts as having waited for that
 
 
-@pytest.fixture(
-    scope="module", params=[1, pytest.param(2, marks=pytest.mark.slow)], ids="front ends: {}".format
-)
+@pytest.fixture(scope="module", params=[1, pytest.param(2, marks=pytest.mark.slow)], ids="fronts: {}".format)
 def server(request, tmp_path_factory, model_store):
     """REST and gRPC, one process or two front ends; ``naps`` in batches of two, which wait for none."""
     folder = tmp_path_factory.mktemp("durations")

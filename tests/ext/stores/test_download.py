@@ -128,9 +128,7 @@ async def test_failed_download_has_torchserves_words(site, store, page):
     assert stored(store) == {}
 
 
-@pytest.mark.parametrize(
-    "url", ["http://127.0.0.1:1/x.mar", "http://127.0.0.1:99999/x.mar", "http://[/x.mar"]
-)
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1/x.mar", "http://127.0.0.1:99999/x", "http://[/x.mar"])
 async def test_unreachable_place_is_a_failed_download(store, url):
     """F62: a refused connection and a malformed URL are the same 400."""
     with pytest.raises(DownloadFailed, match=r"^Failed to download archive from: "):

@@ -317,9 +317,7 @@ def talk(client, steps):
             client.streams[1].send(b"\x88", REPLY, b"\x88")
 
 
-@pytest.mark.parametrize(
-    ("code", "name"), [(code, name) for code in ENDS_CONNECTION for name in ENDS_CONNECTION[code]]
-)
+@pytest.mark.parametrize(("code", "name"), [(c, n) for c in ENDS_CONNECTION for n in ENDS_CONNECTION[c]])
 async def test_connection_ends(client, code, name):
     """If a client breaks a rule of the connection, the error names the rule, and nothing more is read."""
     talk(client, ENDS_CONNECTION[code][name])
@@ -329,9 +327,7 @@ async def test_connection_ends(client, code, name):
     assert client.receive() == []
 
 
-@pytest.mark.parametrize(
-    ("code", "name"), [(code, name) for code in ENDS_STREAM for name in ENDS_STREAM[code]]
-)
+@pytest.mark.parametrize(("code", "name"), [(c, n) for c in ENDS_STREAM for n in ENDS_STREAM[c]])
 async def test_stream_ends(client, code, name):
     talk(client, [*ENDS_STREAM[code][name], head(stream=3), PING_ME])
     received = client.receive()
