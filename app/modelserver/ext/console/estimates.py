@@ -124,9 +124,7 @@ def estimate(wish: EstimateRequest, measured: ArrivalHistory) -> Estimate:
     times, seconds = arrivals(stretches(measured, _MOST_REQUESTS / wish.factor), wish.factor)
     if not times:
         raise BadRequest(f"No requests were measured to make an estimate of. {_SEND}")
-    now, then = (
-        _simulated(choice, cost, measured.overhead, times, seconds) for choice in (wish.now, wish.then)
-    )
+    now, then = (_simulated(each, cost, measured.overhead, times, seconds) for each in (wish.now, wish.then))
     came, lasted = math.fsum(i.arrived for i in history), math.fsum(i.seconds for i in history)
     return Estimate(
         fixed_ms=cost.fixed * 1e3,

@@ -164,9 +164,8 @@ class Forwarder:
             if taken - stream.reported >= _UNREPORTED:
                 stream.reported = taken
                 self._send(messages.Taken(number, taken))
-        self._is_reporting = any(
-            stream.total - stream.reported >= _UNREPORTED for stream in self._streams.values()
-        )
+        streams = self._streams.values()
+        self._is_reporting = any(each.total - each.reported >= _UNREPORTED for each in streams)
         if self._is_reporting:
             asyncio.get_running_loop().call_later(_REPORT_SECONDS, self._report_taken)
 

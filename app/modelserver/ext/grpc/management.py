@@ -94,9 +94,8 @@ def _status(response: Response) -> str:
 
 def _positive_fields(request: AnyMessage) -> dict[str, Any]:
     """The fields without negative numbers, which mean the default here."""
-    return {
-        name: value for name, value in _fields(request).items() if not isinstance(value, int) or value > 0
-    }
+    fields = _fields(request).items()
+    return {name: value for name, value in fields if not isinstance(value, int) or value > 0}
 
 
 def _fields(request: AnyMessage) -> dict[str, Any]:

@@ -282,9 +282,7 @@ class ModelTraffic(Generic[V]):
                 self.shadows[name] = self._make_shadow(self._versions[name], how)
         for shadow in before.values():
             shadow.close()
-        sampled = [
-            (shadow.how.percent / 100, shadow) for shadow in self.shadows.values() if shadow.how.percent
-        ]
+        sampled = [(each.how.percent / 100, each) for each in self.shadows.values() if each.how.percent]
         self._sampled = sorted(sampled, key=itemgetter(0), reverse=True)
         self._until = self._next_sample() if sampled else 0
 

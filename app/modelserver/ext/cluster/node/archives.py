@@ -185,9 +185,8 @@ class ArchiveCache:
         with (self._root / "room.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             store.prune(self._root, self._limit)
-            left = self._limit - sum(
-                _size_of(other) for other in self._root.glob("archive-*") if other != place
-            )
+            others = (each for each in self._root.glob("archive-*") if each != place)
+            left = self._limit - sum(map(_size_of, others))
             store.prune(self._root, left - size, needed)
             if (used := store.total(self._root)) > left - size:
                 shutil.rmtree(place)
