@@ -15,6 +15,7 @@ def test_a_rule_is_a_function_and_its_docstring():
 
     @rules.changing("phrase", OTHER)
     def _phrase(_call, reference, ours):
+        """The phrase is ours."""
         return reference.but(reason=ours.reason)
 
     request, ours, failed = a_call("/ping"), good(1), good(0).but(status=500, reason="No")
