@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -19,7 +19,8 @@ _PENALTIES: Final = ("temperature", "top_p", "presence_penalty", "frequency_pena
 class SamplingFields(msgspec.Struct, kw_only=True):
     """Fields that vLLM has beside OpenAI's, by the names of its sampling parameters."""
 
-    top_k: int | None = None
+    # The engine counts in 64 bits.
+    top_k: Annotated[int, msgspec.Meta(le=(1 << 63) - 1)] | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
     min_tokens: int | None = None

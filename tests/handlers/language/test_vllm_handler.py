@@ -92,6 +92,7 @@ async def test_model_names_the_adapter():
         (COMPLETIONS, {"prompt": ""}, "there is no token in the input"),
         (CHAT, {"min_p": 3}, r"min_p must be in \[0, 1\]"),
         (CHAT, {"top_k": "many"}, r"top_k"),
+        (CHAT, {"top_k": 1 << 63}, r"top_k"),
         (CHAT, {"no text: \udcff": 1}, "surrogate"),
         (CHAT, {"structured_outputs": {"strange": 1}}, "strange"),
     ],
