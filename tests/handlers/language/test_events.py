@@ -2,6 +2,7 @@
 
 import asyncio
 
+from tests.handlers import parts
 from tests.waiting import until
 
 from modelserver_handlers.context import BatchState, Context
@@ -9,23 +10,18 @@ from modelserver_handlers.language.events import EventStream
 from modelserver_handlers.streaming import ClientsGone
 
 
-class Stream:
+class Stream(parts.Stream):
     gate: asyncio.Event
-
-    def __init__(self, error=None):
-        self.parts = []
-        self.departures = 0
-        self._error = error
-
-    def send(self, parts):
-        if self._error is not None:
-            raise self._error
-        self.parts.append(parts[0])
+    departures = 0
 
     def send_together(self, parts):
         self.departures += 1
-        for stream, part in parts:
-            stream.send({0: part})
+        super().send_together(parts)
+
+
+class Left(Stream):
+    def send(self, parts):
+        raise ClientsGone
 
 
 def events_to(stream):
@@ -93,7 +89,7 @@ async def test_source_that_never_waits_lets_others_run():
 
 
 async def test_client_that_has_left_ends_nothing_in_the_loop():
-    events = events_to(Stream(ClientsGone()))
+    events = events_to(Left())
     events.write(b"a")
     await asyncio.sleep(0)
 

@@ -5,7 +5,6 @@ import json
 import pytest
 from tests.handlers.language.vllm_bench import USER, Bench
 
-from modelserver_handlers.context import BatchState
 from modelserver_handlers.errors import PredictionException, WorkerUnusable
 from modelserver_handlers.language.chat import CHAT, COMPLETIONS
 
@@ -109,9 +108,8 @@ async def test_rows_that_the_short_way_does_not_know_come_whole():
     """Such as those of adapters, and with other fields."""
     bench = await Bench(vllm_engine_config={"runner": "embed"}).start()
     scope = {"path": "/v1/embeddings", "root_path": "", "headers": []}
-    state = BatchState(["r"], properties=[{"url_path": "v1/embeddings"}], parameters=[scope])
     body = b'{"model": "m/poet", "input": "a", "truncate_prompt_tokens": 1}'
-    (answer,) = await bench.handler.handle([{"body": body}], bench.context._ms_of_request(state))
+    (answer,) = await bench.call("v1/embeddings", {"body": body}, parameters=scope)
 
     assert json.loads(answer)["path"] == "/v1/embeddings"
 
@@ -126,8 +124,7 @@ async def test_other_paths_are_its_own():
             "headers": [],
             "method": "GET",
         }
-        state = BatchState(["r"], properties=[{"url_path": path}], parameters=[scope])
-        return await bench.handler.handle([{"body": b"{}"}], bench.context._ms_of_request(state))
+        return await bench.call(path, {"body": b"{}"}, parameters=scope)
 
     assert json.loads((await send("v1/responses"))[0])["path"] == "/predictions/m/v1/responses"
     for path in ("scale_elastic_ep", "metrics", "v3/x"):

@@ -10,7 +10,7 @@ import pytest
 from tests.handlers.language.pretended_vllm import ENDLESS, IMPOSSIBLE
 from tests.handlers.language.vllm_bench import Bench
 
-from modelserver_handlers.context import BatchState, Context
+from modelserver_handlers.context import Context
 from modelserver_handlers.errors import PredictionException, WorkerUnusable
 from modelserver_handlers.language import vllm_handler
 from modelserver_handlers.language.chat import CHAT, COMPLETIONS
@@ -51,9 +51,7 @@ async def test_model_names_the_adapter():
     bench = await Bench(adapters={"poet": "/p"}, vllm_engine_config={"served_model_name": "known"}).start()
     for name in ("poet", "m/poet", "m:1.0/poet", "m", "m:1.0", "", "known", "some/model"):
         await bench.whole(model=name)
-    listed = await bench.handler.handle(
-        [{}], bench.context._ms_of_request(BatchState(["r"], properties=[{"url_path": "v1/models"}]))
-    )
+    listed = await bench.call("v1/models", {})
 
     assert [call[3] is not None for call in bench.engine.calls] == [*[True] * 3, *[False] * 5]
     assert [model["id"] for model in listed[0]["data"]] == ["m", "poet"]

@@ -61,8 +61,10 @@ class Bench:
 
     async def rows(self, endpoint, *rows, **options):
         """The answers to rows of one request."""
-        state = BatchState(
-            ["r"], properties=[{"url_path": endpoint}] * len(rows), parameters=[options] * len(rows)
-        )
-        data = [{"data": row} for row in rows]
-        return await self.handler.handle(data, self.context._ms_of_request(state))
+        return await self.call(endpoint, *({"data": row} for row in rows), parameters=options)
+
+    async def call(self, endpoint, *data, parameters=None):
+        """What the handler answers to these rows."""
+        fields = {"properties": {"url_path": endpoint}, "parameters": parameters or {}}
+        state = BatchState(["r"], **{name: [value] * len(data) for name, value in fields.items()})
+        return await self.handler.handle(list(data), self.context._ms_of_request(state))
