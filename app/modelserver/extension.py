@@ -15,7 +15,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     import socket
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from modelserver.models.archives.single_file import LayOut, MakeNetwork
     from modelserver.models.archives.store import Download, ObjectStores
     from modelserver.models.builder import MakeAffinity
+    from modelserver.models.options.resolve import Registration
     from modelserver.models.registry import Registry
     from modelserver.models.settings.address import Address
     from modelserver.models.settings.settings import Settings
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
     from modelserver.surface.inference.inference import InferenceProtocol
     from modelserver.surface.tls.context import Certificate
     from modelserver.surface.watching import Watch
+
+
+Act: TypeAlias = "Callable[[], Awaitable[None]]"
+Listing: TypeAlias = "Callable[[], Awaitable[Sequence[Registration]]]"
 
 
 class Extension(Protocol):
@@ -81,10 +86,14 @@ class Rpc(Protocol):
 
 
 class ExtensionRow(NamedTuple):
-    """A row of the table of extensions."""
+    """A row of the table of extensions.
+
+    ``configuration`` finds the file of settings in the folder of snapshots, for starts without any.
+    """
 
     module: str
     is_on: Callable[[Settings], bool]
+    configuration: Callable[[Path], Path | None] = lambda _: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +125,14 @@ class Host:
     """The server, for its extensions.
 
     ``services`` are its parts, with the ``settings``, which do not change; ``workdir`` is a directory that is
-    removed when it ends; ``access`` its access log; ``notice`` shows a line to whoever has started it. What
-    extensions add is in the other fields: ``certificate`` is for TLS; ``renew`` runs while the server
-    listens, and passes on those that replace it; ``spawner`` forks workers; ``lay_out`` makes archives'
-    folders of single files, ``network`` of networks of torchvision.
+    removed when it ends; ``access`` its access log; ``notice`` shows a line to whoever has started it, and
+    ``progress`` a step of the start. ``snapshots`` is the folder of snapshots, None for none; ``properties``
+    are the settings that were set, as text.
+
+    What extensions add is in the other fields: ``first`` is called before the first models are loaded, with a
+    function that lists them, and returns those that are still to be loaded; ``certificate`` is for TLS;
+    ``renew`` runs while the server listens, and passes on those that replace it; ``spawner`` forks workers;
+    ``lay_out`` makes archives' folders of single files, ``network`` of networks of torchvision.
     """
 
     services: Services
@@ -127,6 +140,9 @@ class Host:
     workdir: Path
     access: AccessLog
     notice: Callable[[str], None]
+    progress: Callable[[str], None] = lambda _: None
+    snapshots: Path | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
     watches: list[tuple[Watch, bool]] = field(default_factory=list)
     listeners: list[tuple[Callable[[Endpoints], Listener], Address | None]] = field(default_factory=list)
     added_routes: list[tuple[Role, AddRoutes]] = field(default_factory=list)
@@ -136,6 +152,8 @@ class Host:
     restores: list[Callable[[], Awaitable[bool]]] = field(default_factory=list)
     settles: list[Callable[[float], Awaitable[None]]] = field(default_factory=list)
     tasks: list[Callable[[], Coroutine[Any, Any, None]]] = field(default_factory=list)
+    keeps: list[tuple[Act, Act]] = field(default_factory=list)
+    first: Callable[[Listing], Awaitable[Sequence[Registration]]] | None = None
     certificate: Certificate | None = None
     renew: Callable[[Callable[[Certificate], None]], Coroutine[Any, Any, None]] | None = None
     spawner: StoppableForker | None = None
@@ -214,6 +232,13 @@ class Host:
     def restore(self, restore: Callable[[], Awaitable[bool]]) -> None:
         """Awaited when the first models have loaded, before the server listens; False: something failed."""
         self.restores.append(restore)
+
+    def keep(self, started: Act, drained: Act) -> None:
+        """``started`` is awaited when the server listens, before it reports that.
+
+        ``drained``, if ``started`` was, when it has answered its last requests, before their workers end.
+        """
+        self.keeps.append((started, drained))
 
     def settle(self, settle: Callable[[float], Awaitable[None]]) -> None:
         """Awaited when the server stops and accepts no more; gets the seconds that requests have left."""

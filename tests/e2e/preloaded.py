@@ -26,7 +26,9 @@ from tests.e2e import forked_helpers, spawners
 
 # This includes modules that a server imports only while it starts or, like gRPC, if they are on.
 _ROOMS = "run.server run.listeners surface.api.app engine.telemetry.logs"
-_EXTENSIONS = "autoscaling collector console docs events files forking grpc openai parking paths workflows"
+_EXTENSIONS = (
+    "autoscaling collector console docs events files forking grpc openai parking paths snapshots workflows"
+)
 _OF_EXTENSIONS = """
     docs.page events.routes files.layout grpc.server openai.routes parking.routes recording.routes
     repository.routes repository.rpcs rollout.routes triton.routes triton.rpcs workflows.archive

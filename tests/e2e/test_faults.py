@@ -22,7 +22,7 @@ Of the faults that are not shown to the letter, this is why:
 * F70, ten minutes of schemathesis: ``test_openapi_conformance.py`` is bounded by examples, not by time.
 * F5, F38, F56, F71, F72: ``tests/campaign`` (wire, system, soak, leaks) shows them, in a short form among
   the slow tests and for as long as one likes. What grew with registrations has tests of its own:
-  ``test_server.py`` (heaps of threads), ``test_snapshot_files.py``.
+  ``test_server.py`` (heaps of threads), ``test_files.py``.
 """
 
 import contextlib

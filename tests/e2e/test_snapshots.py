@@ -11,8 +11,8 @@ import httpx
 import pytest
 from tests.e2e.serving import Home, Server, serving, wait_until
 
+from modelserver.ext.snapshots.files import SnapshotFolder
 from modelserver.models.settings.properties import parse
-from modelserver.models.snapshot_files import SnapshotFolder
 
 
 def snapshot_files(home):

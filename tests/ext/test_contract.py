@@ -17,6 +17,7 @@ from modelserver.extension import Host, close_extensions, open_extensions
 from modelserver.models.settings.address import Address
 from modelserver.models.settings.load import load_settings
 from modelserver.models.settings.settings import Settings
+from modelserver.models.version import DefaultRouter
 from modelserver.surface.api.services import Services
 from modelserver.surface.http.intake import Intake
 from modelserver.surface.http.off_loop import OffLoop
@@ -35,10 +36,11 @@ ALL_OFF = {
 }
 WITHOUT_SETTINGS = {"docs", "events", "files", "stores", "paths", "repository"}
 # On with any settings: what they need is imported when it is used.
-ALWAYS = WITHOUT_SETTINGS | {"sequences", "autoscaling", "parking", "rollout", "workflows"}
+ALWAYS = WITHOUT_SETTINGS | {"sequences", "autoscaling", "parking", "rollout", "snapshots", "workflows"}
 # Settings that turn each on, besides its defaults.
 ON = {
     **{name: {} for name in ALWAYS},
+    "snapshots": {"model_snapshot": "{}"},
     "tokens": {"token_authorization": "always"},
     "tls": {"inference_address": Address("https", "127.0.0.1", 0)},
     "cluster": {"worker_launcher": "agents", "worker_address": "127.0.0.1:0"},
@@ -76,6 +78,7 @@ ANY_VALUE = {
     "openai": "openai_api",
     "recording": "allow_recording",
     "sequences": "ts_header_key_sequence_id",
+    "snapshots": "standby",
     "triton": "ts_open_inference_protocol",
     "workflows": "enable_workflows",
     "console": "enable_console",
@@ -116,6 +119,7 @@ class _Registry:
         self.workflows: dict[str, Any] = {}
         self.builder = self
         self.cluster = None
+        self.router = DefaultRouter()
         self.affinities: dict[str, Any] = {}
         self.follows: list[Any] = []
         self.store = SimpleNamespace(remote=None)
@@ -145,7 +149,7 @@ def test_extension_that_is_off_is_not_imported():
         "added = ('fetch', 'pool', 'prepare', 'run', 'routes', 'answer', 'settle', 'rpc')\n"
         "host = SimpleNamespace(settings=settings, **dict.fromkeys(added, nothing))\n"
         "host.route, host.services = nothing, SimpleNamespace(metrics=None, registry=None, settings=None)\n"
-        "host.registry = None\n"
+        "host.registry = host.snapshots = None\n"
         "asyncio.run(open_extensions(EXTENSIONS, host))\n"
         "print(json.dumps([name for name in sys.modules if name.startswith('modelserver.ext.')]))\n"
     )
@@ -172,7 +176,7 @@ async def test_it_opens_and_closes(name, make_host, tmp_path, monkeypatch):
         *(host.protocols, host.restores, host.settles, host.tasks),
         *(host.registry.builder.cluster, host.registry.builder.store.remote),
         *(host.registry.builder.affinities, host.registry.builder.follows),
-        *(host.certificate, host.spawner, host.lay_out),
+        *(host.certificate, host.spawner, host.lay_out, host.first),
     )
     assert len(extensions) == 1
     assert any(added)

@@ -1,4 +1,5 @@
 import json
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -9,13 +10,14 @@ from modelserver.engine.pools.devices import DeviceRing
 from modelserver.engine.pools.pool import Pool
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.errors import InvalidModel
+from modelserver.ext.snapshots.document import Saved, parse_snapshot
+from modelserver.ext.snapshots.restoring import Restoring
 from modelserver.models import loading, reading
 from modelserver.models.builder import VersionBuilder
 from modelserver.models.options.resolve import Registration
 from modelserver.models.registry import Registry
 from modelserver.models.settings.settings import KEYS, Settings
 from modelserver.models.settings.values import ModelToLoad
-from modelserver.models.snapshot import parse_snapshot
 
 
 def write_model(store, folder, name, version="1.0", *, config="", runtime="python", **fields):
@@ -93,13 +95,22 @@ def saved(**models):
     return parse_snapshot(json.dumps({"models": models})).models
 
 
-async def load(registry, settings, *, restored=False):
+async def load(registry, settings):
     models = await loading.initial(settings, registry.builder.store)
-    return await loading.load_initial(registry, models, lambda _: None, restored=restored)
+    return await loading.load_initial(registry, models, lambda _: None)
+
+
+async def start(registry, settings, items=(), *, folder=None, notices=None):
+    """Restores versions, or the folder's newest snapshot, and loads the models that the settings name."""
+    notice = [].append if notices is None else notices.append
+    host = SimpleNamespace(registry=registry, settings=settings, progress=lambda _: None, notice=notice)
+    restoring = Restoring(host, Saved(items, {}), folder)
+    listing = partial(restoring.load, partial(loading.initial, settings, registry.builder.store))
+    return await loading.load_first(registry, listing, on_progress=host.progress, on_notice=notice)
 
 
 async def restore(registry, items):
-    await loading.restore(registry, items, lambda _: None)
+    await start(registry, Settings(), items)
     return registry
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from modelserver.engine.telemetry.arrivals import Arrivals
 from modelserver.errors import ModelNotFound
+from modelserver.models import builder
 from modelserver.models.archives.manifest import Manifest
 from modelserver.models.options.resolve import ModelOptions
 
@@ -73,6 +74,8 @@ class Pool:
 
 
 class VersionBuilder:
+    opening = builder.VersionBuilder.opening
+
     def __init__(self) -> None:
         self.archives: list[Archive] = []
         self.gate = asyncio.Event()

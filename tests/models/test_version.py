@@ -1,11 +1,11 @@
 import json
 
 import pytest
-from tests.models.conftest import entry, load, naming, restore, saved, write_model
+from tests.models.conftest import entry, naming, restore, saved, start, write_model
 
 from modelserver.errors import Conflict, ModelNotFound
+from modelserver.ext.snapshots.document import parse_snapshot, registry_document
 from modelserver.models.options.resolve import Registration
-from modelserver.models.snapshot import parse_snapshot, registry_document
 
 
 async def test_failed_version_stays_in_the_state(new_registry, store):
@@ -20,8 +20,9 @@ async def test_failed_version_stays_in_the_state(new_registry, store):
 
 async def test_failed_version_gives_way(new_registry, store):
     write_model(store, "a2", "a", "2.0")
-    registry = await restore(new_registry(), saved(a={"1.0": entry("gone")}, gone={"1.0": entry("gone.mar")}))
-    await load(registry, naming(store, "a2"), restored=True)
+    registry = new_registry()
+    items = saved(a={"1.0": entry("gone")}, gone={"1.0": entry("gone.mar")})
+    await start(registry, naming(store, "a2"), items)
     assert registry.get("a").version == "2.0"
     await registry.register(Registration(url="a"))
     assert not registry.get("a", "1.0").failure

@@ -66,7 +66,7 @@ def test_version_is_printed(flag, capsys):
 
 def refusal(*arguments):
     with pytest.raises(ConfigError) as caught:
-        check(build_parser().parse_args(arguments))
+        check(build_parser().parse_args(arguments), {})
     return str(caught.value)
 
 
@@ -87,7 +87,7 @@ def test_checks_are_made_in_order(temp, monkeypatch):
     assert refusal(*flags) == "--model-store directory not found: s"
     assert refusal(*flags[:4]) == "Missing mandatory parameter --model-store"
     (temp / "s").mkdir()
-    assert check(build_parser().parse_args(flags)).settings.model_store == temp / "s"
+    assert check(build_parser().parse_args(flags), {}).settings.model_store == temp / "s"
 
 
 def test_missing_folder_for_temporary_files_stops_the_start(monkeypatch):
@@ -189,7 +189,7 @@ def test_warnings_are_printed_line_by_line(temp, capsys):
     options = build_parser().parse_args(
         ["--ts-config", "c", "--model-store", ".", "--ppath", "x", "--print-settings"]
     )
-    cli.print_start(options, check(options))
+    cli.print_start(options, check(options, {}))
     lines = capsys.readouterr().out.splitlines()
 
     assert [line for line in lines if line.startswith("Warning: ")] == [

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from modelserver.extension import ExtensionRow
@@ -20,6 +21,12 @@ def _requires_tokens(settings: Settings) -> bool:
     from modelserver.surface.auth.policy import wants_tokens  # noqa: PLC0415
 
     return wants_tokens(settings, os.environ)
+
+
+def _newest_configuration(folder: Path) -> Path | None:
+    from modelserver.ext.snapshots.files import newest_configuration  # noqa: PLC0415 - as above
+
+    return newest_configuration(folder)
 
 
 EXTENSIONS: Final[Mapping[str, ExtensionRow]] = {
@@ -55,6 +62,7 @@ EXTENSIONS: Final[Mapping[str, ExtensionRow]] = {
     ),
     "workflows": ExtensionRow("modelserver.ext.workflows.extension", lambda _: True),
     "rollout": ExtensionRow("modelserver.ext.rollout.extension", lambda _: True),
+    "snapshots": ExtensionRow("modelserver.ext.snapshots.extension", lambda _: True, _newest_configuration),
     "triton": ExtensionRow(
         "modelserver.ext.triton.extension", lambda settings: settings.ts_open_inference_protocol
     ),

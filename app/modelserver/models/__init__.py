@@ -1,1 +1,1 @@
-"""The models: registry, versions, how they are built, changes and replacement, snapshots."""
+"""The models: registry, versions, how they are built, changes and replacement."""

@@ -8,7 +8,7 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
@@ -51,7 +51,7 @@ from modelserver.models.options.resolve import ModelOptions, Registration, resol
 from modelserver.models.options.table import ModelConfig
 from modelserver.models.reading import Reader
 from modelserver.models.settings.settings import Settings
-from modelserver.models.version import ModelVersion, SavedModel
+from modelserver.models.version import ModelVersion
 
 if TYPE_CHECKING:
     from modelserver.models.changes import Change
@@ -158,6 +158,16 @@ class VersionBuilder:
             return await self.reader.open(located, self._workdir, trusted=trusted)
         finally:
             located.release()
+
+    def opening(
+        self, registrations: Iterable[Registration], on_progress: Callable[[str], None]
+    ) -> Iterator[Awaitable[ModelArchive]]:
+        """The tasks that open the archives; one is opened while the model before it is registered."""
+        tasks = (asyncio.create_task(self.open(each, on_progress)) for each in registrations)
+        coming = next(tasks, None)
+        while coming is not None:
+            opening, coming = coming, next(tasks, None)
+            yield opening
 
     async def find_file(self, url: str, store: Path | None, workdir: Path) -> tuple[Path, Path | None] | None:
         """An archive that is one file, by the rules for models, and what was downloaded for it.
@@ -266,9 +276,8 @@ class VersionBuilder:
         archive.check_handler(handler)
         return handler
 
-    def failed(self, saved: SavedModel, reason: str) -> ModelVersion:
+    def failed(self, name: str, version: str, registration: Registration, reason: str) -> ModelVersion:
         """A placeholder for a version that could not be restored."""
-        name, version, registration = saved.name, saved.version, saved.registration
         archive = ModelArchive(registration.url or "", self._workdir / "absent", Manifest(name, version))
         options = self._resolve(name, registration, archive, at_startup=True)
         metrics = self.metrics.model(name, version)

@@ -19,13 +19,12 @@ from modelserver.engine.telemetry.system import worker_memory
 from modelserver.engine.telemetry.text import without_credentials
 from modelserver.errors import BadRequest, ModelServerError, OutOfMemory
 from modelserver.models.archives.incoming import is_beside
-from modelserver.models.options.resolve import REGISTER, REQUESTABLE, SNAPSHOT, Registration
+from modelserver.models.options.resolve import REQUESTABLE, Registration
 from modelserver.models.registry import Registry, check_workers
-from modelserver.models.version import ModelVersion, Replacement, mar_name
+from modelserver.models.version import ModelVersion, Replacement
 
 _log = logging.getLogger("modelserver.models")
 
-_BY_REQUEST = (REGISTER, SNAPSHOT)
 # Registration parameters with KServe's name for the same option.
 _SYNONYMS = [(option.name, option.kserve) for option in REQUESTABLE.values() if option.kserve]
 _OF_ONE = "url trusted workflow trace synchronous s3_sse_kms initial_workers min_workers max_workers"
@@ -171,7 +170,7 @@ async def _settle(before: ModelVersion, after: ModelVersion) -> None:
     if new is not None and is_beside(new):
         await asyncio.to_thread(new.replace, old)
         after.archive = replace(after.archive, downloaded=old)
-    elif mar_name(after) != old.name:
+    elif after.mar_name != old.name:
         await asyncio.to_thread(old.unlink, missing_ok=True)
 
 
@@ -248,7 +247,7 @@ def _first(*values: Any) -> Any:
 
 def _requested(before: ModelVersion, name: str) -> Any:
     """The current value of the option, if it was set by a registration or change."""
-    if before.options.sources.get(name) not in _BY_REQUEST:
+    if not before.options.by_request(name):
         return None
     value = getattr(before.options, name)
     return value.value if isinstance(value, Enum) else value

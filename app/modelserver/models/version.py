@@ -75,6 +75,13 @@ class ModelVersion:
     failure: str = ""
 
     @property
+    def mar_name(self) -> str:
+        """The archive's file name in the store; for a download, the file, as its URL may contain secrets."""
+        if self.archive.downloaded is not None:
+            return self.archive.downloaded.name
+        return self.url.partition("?")[0].rstrip("/").rpartition("/")[2]
+
+    @property
     def batches(self) -> bool:
         """Whether V1 responses have the batcher's form (design, section 9, "batchId and message")."""
         return self.options.batcher or self.options.batch_size > 1
@@ -165,43 +172,16 @@ def _specs(side: Side) -> tuple[TensorSpec, ...]:
     return tuple(TensorSpec(spec.name, spec.datatype, spec.shape) for spec in side.tensors)
 
 
-@dataclass(frozen=True, slots=True)
-class SavedModel:
-    """One version to be registered again.
-
-    ``default``: requests without a version go to it, unless ``traffic``, the router's state, says otherwise.
-    """
-
-    name: str
-    version: str
-    default: bool
-    registration: Registration
-    traffic: Mapping[str, Any] | None = None
-
-
-class SavedNode(NamedTuple):
-    """A node whose model has other versions than the workflow's: the default one, and the traffic."""
-
-    default: str
-    traffic: Mapping[str, Any] | None = None
-
-
 class SavedWorkflow(NamedTuple):
     """How a workflow was registered: seconds that workers of its nodes may take for a batch, and to load;
-    None: that is up to the models. ``nodes``, by the names of their models, are of a snapshot.
+    None: that is up to the models. ``nodes``, by the names of their models, are of a snapshot: the
+    ``defaultVersion``, and the ``traffic`` between all.
     """
 
     url: str
     response_timeout: int | None = None
     startup_timeout: int | None = None
-    nodes: Mapping[str, SavedNode] = MappingProxyType({})
-
-
-def mar_name(model: ModelVersion) -> str:
-    """The archive's file name in the store; for a download, the file, as its URL may contain secrets."""
-    if model.archive.downloaded is not None:
-        return model.archive.downloaded.name
-    return model.url.partition("?")[0].rstrip("/").rpartition("/")[2]
+    nodes: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
 
 
 @dataclass(slots=True)

@@ -129,7 +129,7 @@ def start(
 ) -> int:
     """Starts the server, in this process with ``--foreground``, otherwise detached."""
     try:
-        loaded = check(options)
+        loaded = check(options, extensions)
     except ConfigError as error:
         return Readiness(options.ready_fd).failed(str(error))
     as_json = options.foreground and loaded.settings.log_format == "json"
@@ -144,7 +144,7 @@ def start(
     return serve(options, loaded, readiness, extensions)
 
 
-def check(options: argparse.Namespace) -> LoadedSettings:
+def check(options: argparse.Namespace, extensions: Mapping[str, ExtensionRow]) -> LoadedSettings:
     """The settings, after the checks of reference 2.1. Raises ConfigError with the message to print."""
     if options.log_config and not Path(options.log_config).is_file():
         raise ConfigError(f"--log-config file not found: {Path(options.log_config).absolute()}")
@@ -158,28 +158,28 @@ def check(options: argparse.Namespace) -> LoadedSettings:
             f"{error.strerror}: one must be writable, "
             "in a read-only container a volume at /tmp (--tmpfs /tmp:exec)."
         ) from None
-    loaded = load(setting_flags(options), snapshots=not options.no_config_snapshots)
+    loaded = load(setting_flags(options), {} if options.no_config_snapshots else extensions)
     if loaded.settings.model_store is None:
         raise ConfigError("Missing mandatory parameter --model-store")
     return loaded
 
 
-def load(flags: dict[str, object], *, snapshots: bool) -> LoadedSettings:
-    """The settings; with TorchServe's defaults and no named file, those of the newest snapshot.
+def load(flags: dict[str, object], extensions: Mapping[str, ExtensionRow]) -> LoadedSettings:
+    """The settings; with TorchServe's defaults and no named file, those that an extension has.
 
     Raises ConfigError with the message to print.
     """
     loaded = load_settings(flags, os.environ, Path.cwd())
-    if not (snapshots and loaded.settings.as_torchserve) or named_config_file(flags, os.environ):
+    if not loaded.settings.as_torchserve or named_config_file(flags, os.environ):
         return loaded
     # Imported only if needed, so that other commands start fast.
     from modelserver.engine.telemetry.logs import log_directories  # noqa: PLC0415
-    from modelserver.models.snapshot_files import newest_configuration  # noqa: PLC0415
 
-    newest = newest_configuration(log_directories()[0] / "config")
-    if newest is None:
+    folder = log_directories()[0] / "config"
+    file = next(filter(None, (row.configuration(folder) for row in extensions.values())), None)
+    if file is None:
         return loaded
-    named = {**flags, "ts_config": str(newest), "compat_defaults": TORCHSERVE}
+    named = {**flags, "ts_config": str(file), "compat_defaults": TORCHSERVE}
     return load_settings(named, os.environ, Path.cwd())
 
 

@@ -28,20 +28,19 @@ from modelserver.engine.telemetry.logs import log_directories
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.telemetry.metrics_config import load_metrics_config
 from modelserver.engine.telemetry.stalls import LoopWatch
+from modelserver.engine.telemetry.text import shortened
 from modelserver.engine.tensors.shared_memory import SharedMemory
 from modelserver.engine.wire.marks import Mark
 from modelserver.engine.workdir import work_directory
 from modelserver.errors import ConfigError
-from modelserver.extension import Extension, ExtensionRow, Host, close_extensions, open_extensions
+from modelserver.extension import Act, Extension, ExtensionRow, Host, close_extensions, open_extensions
 from modelserver.models.builder import VersionBuilder
-from modelserver.models.loading import load_first, tell_first_loads
+from modelserver.models.loading import initial, load_first, tell_first_loads
 from modelserver.models.options.resolve import Registration
 from modelserver.models.registry import Registry
 from modelserver.models.settings.address import Address
 from modelserver.models.settings.load import LoadedSettings, set_properties
 from modelserver.models.settings.settings import Settings
-from modelserver.models.snapshot import check_routes, parse_snapshot
-from modelserver.models.snapshot_files import SnapshotFolder, StateKeeper, check_archives
 from modelserver.run.binding import bind, roles_by_address
 from modelserver.run.daemon import STARTED_LINE
 from modelserver.run.gauges import note_arrivals, update_pool_gauges
@@ -63,6 +62,7 @@ _log = logging.getLogger("modelserver.server")
 MAX_DESCRIPTORS = 1 << 20
 # The number of M_ARENA_MAX in glibc's malloc.h.
 _ARENA_MAX = -8
+_LONGEST_NOTICE = 4000
 # Seconds for last answers, and for extensions to end.
 _CLOSING = 5.0
 
@@ -96,7 +96,7 @@ class Server:
         apps_late: listens before what is needed only for management, metadata and documentation is imported;
             the first such request may wait for that.
 
-    Raises ConfigError for an invalid ``model_snapshot`` or ``metrics_config``.
+    Raises ConfigError for an invalid ``metrics_config``.
     """
 
     def __init__(
@@ -117,12 +117,9 @@ class Server:
         self._settings = settings = loaded.settings
         self._reports = reports
         self._stamped_log = stamped_log
-        self._restored = parse_snapshot(settings.model_snapshot or "{}")
-        if settings.as_torchserve:
-            check_archives(self._restored.models, settings.local_store)
         config = settings.metrics_config
         self._metrics_config = None if config is None else load_metrics_config(config)
-        self._snapshots = None if snapshots is None else SnapshotFolder(snapshots, set_properties(loaded))
+        self._snapshots = snapshots
         self._wait = wait
         self._registrations = registrations
         self._beside = beside
@@ -144,7 +141,7 @@ class Server:
             return
         if self._snapshots is None:
             raise ConfigError("standby=true: snapshots are needed, and --no-config-snapshots turns them off")
-        async with active(self._snapshots.path, self._on_standby):
+        async with active(self._snapshots, self._on_standby):
             await self._listen()
 
     def _on_standby(self, other: str) -> None:
@@ -207,12 +204,20 @@ class Server:
                 allowed=settings.shared_memory_prefix is not None, most=settings.max_request_size
             ),
         )
-        host = Host(services, workdir, access, self._reports.notice, spawner=self._spawner)
+        host = Host(
+            services,
+            workdir,
+            access,
+            notice=self._notice,
+            progress=self._reports.progress,
+            snapshots=self._snapshots,
+            properties=set_properties(self._loaded),
+            spawner=self._spawner,
+        )
         extensions = await open_all(self._extensions, host)
         builder.spawner, builder.store.network = host.spawner, host.network
         builder.reader.lay_out = host.lay_out
         try:
-            check_routes(self._restored, registry.router.check)
             await self._load_and_run(host, sockets)
         finally:
             await close_extensions(extensions, _CLOSING)
@@ -224,7 +229,7 @@ class Server:
         """Loads the first models, listens until the server is to stop, and drains it."""
         registry, loop = host.registry, asyncio.get_running_loop()
         stopping = loop.create_task(self._stop.wait())
-        loading = loop.create_task(self._load(registry))
+        loading = loop.create_task(self._load(host))
         made: tuple[Listeners, list[LateApp]] | None = None
         try:
             # While the first models load: it takes about as long.
@@ -237,7 +242,7 @@ class Server:
                 await registry.close(grace=0.0)
         listeners, apps = made
         renewing = [] if host.renew is None else [loop.create_task(host.renew(listeners.certify))]
-        keeper = None if self._snapshots is None else StateKeeper(registry, self._snapshots)
+        drained: list[Act] = []
         building = loop.create_task(build_all([] if self._apps_late else apps))
         await asyncio.wait({stopping, loading}, return_when=asyncio.FIRST_COMPLETED)
         if loading.done() and not stopping.done():
@@ -245,13 +250,13 @@ class Server:
             await self._restore(host, stopping)
             await building
             await self._open(listeners, registry)
-            if keeper is not None:
-                await keeper.write("startup")
-                registry.on_change = keeper.changed
+            for started, end in host.keeps:
+                await started()
+                drained.append(end)
             await self._run(host, stopping, apps)
         for task in (loading, building, *renewing):
             task.cancel()
-        await self._shut_down(host, listeners, keeper)
+        await self._shut_down(host, listeners, drained)
 
     @staticmethod
     async def _open(listeners: Listeners, registry: Registry) -> None:
@@ -314,20 +319,27 @@ class Server:
         _log.info(STARTED_LINE, extra={"brief": ""})
         return reporting
 
-    async def _load(self, registry: Registry) -> None:
-        registry.workflows.update(self._restored.workflows)
+    async def _load(self, host: Host) -> None:
+        async def listing() -> Sequence[Registration]:
+            if self._registrations is not None:
+                return self._registrations
+            return await initial(self._settings, host.registry.builder.store)
+
         self._all_loaded = await load_first(
-            registry,
-            self._loaded,
-            self._restored.models,
-            self._snapshots,
-            registrations=self._registrations,
-            on_progress=self._reports.progress,
-            on_notice=self._reports.notice,
+            host.registry,
+            listing if host.first is None else partial(host.first, listing),
+            on_progress=host.progress,
+            on_notice=host.notice,
         )
 
-    async def _shut_down(self, host: Host, listeners: Listeners, keeper: StateKeeper | None) -> None:
-        """Refuses new connections, answers waiting requests, then ends the workers."""
+    def _notice(self, text: str) -> None:
+        self._reports.notice(shortened(text, _LONGEST_NOTICE))
+
+    async def _shut_down(self, host: Host, listeners: Listeners, drained: Sequence[Act]) -> None:
+        """Refuses new connections, answers waiting requests, then ends the workers.
+
+        ``drained`` is awaited in between.
+        """
         registry, began, grace = host.registry, time.monotonic(), self._settings.drain_timeout
         _log.info("Stopping: serving waiting requests for up to %g s", grace)
         await listeners.refuse()
@@ -335,11 +347,8 @@ class Server:
         for settle in host.settles:
             await settle(max(0.0, grace - (time.monotonic() - began)))
         await registry.drain(max(0.0, grace - (time.monotonic() - began)))
-        if keeper is not None and registry.on_change is not None:
-            # Not after an aborted startup, which had not loaded all models. Models that end from here on are
-            # still registered.
-            registry.on_change = None
-            await keeper.write("shutdown")
+        for end in drained:
+            await end()
         if host.spawner is not None:
             # Workers may be waiting for it.
             host.spawner.refuse()

@@ -9,7 +9,7 @@ from modelserver.errors import BadRequest, ConfigError, InvalidModel, ModelNotFo
 from modelserver.ext.rollout.plan import Plan, patched
 from modelserver.ext.rollout.router import TrafficRouter
 from modelserver.ext.rollout.traffic import ModelTraffic
-from modelserver.models.snapshot import check_routes, parse_snapshot
+from modelserver.ext.snapshots.document import check_routes, parse_snapshot
 
 HALVES = {"1.0": 50, "2.0": 50}
 

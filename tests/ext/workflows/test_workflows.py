@@ -6,6 +6,7 @@ import pytest
 from tests.models import doubles
 
 from modelserver.errors import Conflict, InvalidModel, StartFailed
+from modelserver.ext.snapshots.document import parse_snapshot, registry_document
 from modelserver.ext.workflows.archive import ArchiveContents
 from modelserver.ext.workflows.errors import InvalidWorkflow, WorkflowFailed, WorkflowNotFound
 from modelserver.ext.workflows.specification import parse_specification
@@ -13,7 +14,6 @@ from modelserver.ext.workflows.workflows import Workflows
 from modelserver.models.options.resolve import Registration
 from modelserver.models.registry import Registry
 from modelserver.models.settings.settings import Settings
-from modelserver.models.snapshot import parse_snapshot, registry_document
 from modelserver.models.version import SavedWorkflow
 
 WAR = SavedWorkflow("w.war")

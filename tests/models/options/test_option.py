@@ -9,6 +9,7 @@ from docs.model_config import MODELS, ranks_above, ranks_below
 from tests.documents import describe_listener
 
 from modelserver.errors import BadRequest, ConfigError
+from modelserver.ext.snapshots.document import parse_snapshot
 from modelserver.models.changes import Change
 from modelserver.models.options.option import options_of, parameter, parameters_of
 from modelserver.models.options.resolve import (
@@ -22,7 +23,6 @@ from modelserver.models.options.resolve import (
 from modelserver.models.options.table import CHANGEABLE, WORKERS
 from modelserver.models.options.values import boolean, whole
 from modelserver.models.replacing import taken_over
-from modelserver.models.snapshot import parse_snapshot
 from modelserver.surface.api.describe import described
 from modelserver.surface.api.management import read_change, read_registration
 from modelserver.surface.api.parameters import Parameters
@@ -156,7 +156,7 @@ from modelserver.models.options.resolve import Registration, resolve_options
 from modelserver.models.options.yaml_file import parse_model_config
 from modelserver.models.builder import _limits
 from modelserver.models.settings.settings import Settings
-from modelserver.models.snapshot import parse_snapshot
+from modelserver.ext.snapshots.document import parse_snapshot
 from modelserver.surface.api.describe import described
 
 def resolve(registration, text=""):

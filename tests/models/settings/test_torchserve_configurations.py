@@ -7,9 +7,9 @@ import pytest
 from tests.models.settings.torchserve_configurations import CONFIGURATIONS, ENVIRONMENT, REFUSED
 
 from modelserver.errors import ConfigError
+from modelserver.ext.snapshots.document import parse_snapshot
 from modelserver.models.settings.load import load_settings
 from modelserver.models.settings.settings import KEYS
-from modelserver.models.snapshot import parse_snapshot
 
 # Keys in TorchServe's own files that no version of it reads, or that only older ones read.
 UNKNOWN = {

@@ -258,9 +258,9 @@ class Workflows:
         """Their default versions and traffic, now that all versions are there."""
         for model, node in saved.nodes.items():
             try:
-                await self._registry.set_default(model, node.default)
-                if node.traffic is not None:
-                    self._registry.router.direct(model, node.traffic)
+                await self._registry.set_default(model, node["defaultVersion"])
+                if (traffic := node.get("traffic")) is not None:
+                    self._registry.router.direct(model, traffic)
             except ModelServerError as error:  # noqa: PERF203 - each one fails alone
                 _log.warning("Workflow %s: the traffic of %s is not restored: %s", name, model, error.message)
         if saved.nodes:

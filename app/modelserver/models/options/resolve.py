@@ -196,6 +196,15 @@ class ModelOptions:
                 return self.values[name]
             raise AttributeError(name)
 
+    def by_request(self, name: str) -> bool:
+        """Whether a registration or a change has set it, of this server or of one before it."""
+        return self.sources.get(name) in {REGISTER, SNAPSHOT}
+
+    def restored(self) -> ModelOptions:
+        """With a snapshot as the source of what its registration sets."""
+        sources = {name: SNAPSHOT if each == REGISTER else each for name, each in self.sources.items()}
+        return replace(self, sources=sources)
+
     def changed(self, values: Mapping[str, Any], source: str) -> ModelOptions:
         """With these options, which come from this source."""
         fields_of = {name: value for name, value in values.items() if name not in self.values}

@@ -8,16 +8,14 @@ from unittest.mock import Mock
 import pytest
 
 from modelserver.errors import ConfigError
-from modelserver.models.settings.properties import parse
-from modelserver.models.snapshot import parse_snapshot
-from modelserver.models.snapshot_files import (
+from modelserver.ext.snapshots.files import (
     MOST_FILES,
     SnapshotFolder,
-    check_archives,
     file_content,
     newest_configuration,
     parse_file,
 )
+from modelserver.models.settings.properties import parse
 
 NOON = datetime(2026, 5, 4, 12, 0, 0, 123456)  # noqa: DTZ001 - names carry local time
 PROPERTIES = {"model_store": "/srv/models", "job_queue_size": "7"}
@@ -170,10 +168,6 @@ def test_file_of_torchserve_is_read():
 # TorchServe's rules of snapshots, for its defaults (reference 17)
 
 
-def saved(**fields):
-    return parse_snapshot(json.dumps({"models": {"m": {"2.0": {"marName": "m.mar", **fields}}}})).models
-
-
 def test_the_newest_whole_file_is_the_configuration(tmp_path):
     assert newest_configuration(tmp_path / "config") is None
     folder = SnapshotFolder(tmp_path / "config", {"job_queue_size": "7"})
@@ -183,21 +177,3 @@ def test_the_newest_whole_file_is_the_configuration(tmp_path):
 
     last.write_bytes(last.read_bytes().replace(b"7", b"8"))
     assert newest_configuration(tmp_path / "config") == first
-
-
-def test_archives_must_be_there(tmp_path):
-    """The message is TorchServe's."""
-    with pytest.raises(ConfigError) as error:
-        check_archives(saved(), tmp_path)
-    assert str(error.value) == (
-        "Model archive file for model :m, version :2.0 not found in model store: m.mar"
-    )
-
-    (tmp_path / "m.mar").write_text("")
-    check_archives(saved(), tmp_path)
-
-
-@pytest.mark.parametrize("url", ["torchvision://resnet18", "https://example.org/m.mar"])
-def test_what_comes_from_elsewhere_is_not_looked_for(tmp_path, url):
-    check_archives(saved(url=url), tmp_path)
-    check_archives(saved(), None)

@@ -18,15 +18,32 @@ from typing import Any, NamedTuple, TypeVar
 
 from modelserver.errors import BadRequest, ConfigError
 from modelserver.models.archives.urls import scheme
-from modelserver.models.options.option import Option
-from modelserver.models.options.resolve import REGISTER, REQUESTABLE, SNAPSHOT, Registration
+from modelserver.models.options.resolve import Registration
+from modelserver.models.options.table import OPTIONS
 from modelserver.models.registry import Registry
-from modelserver.models.version import ModelVersion, SavedModel, SavedNode, SavedWorkflow, mar_name
+from modelserver.models.version import ModelVersion, SavedWorkflow
 
 DEFAULT_TIMEOUT = 120  # seconds, for TorchServe's older snapshots, which have none
 _FETCHED = ("http", "https")
 
+# The options that only this server has, and that registrations may name.
+_OWN = [option for option in OPTIONS.values() if option.own and option.requested]
+
 Read = TypeVar("Read", int, str, bool)
+
+
+@dataclass(frozen=True, slots=True)
+class SavedModel:
+    """One version to be registered again.
+
+    ``default``: requests without a version go to it, unless ``traffic``, the router's state, says otherwise.
+    """
+
+    name: str
+    version: str
+    default: bool
+    registration: Registration
+    traffic: Mapping[str, Any] | None = None
 
 
 class Saved(NamedTuple):
@@ -48,7 +65,7 @@ def registry_document(registry: Registry) -> dict[str, Any]:
             **_version_document(model),
         }
         if registry.is_default(model) and model.name not in nodes:
-            models[model.name][model.version].update(_traffic_document(_traffic_of(model)))
+            models[model.name][model.version].update(_traffic_document(model))
     document = {"modelCount": len(versions), "created": int(time.time() * 1000), "models": models}
     workflows = {}
     for name, saved in registry.workflows.items():
@@ -59,35 +76,28 @@ def registry_document(registry: Registry) -> dict[str, Any]:
     return {**document, "workflows": workflows} if workflows else document
 
 
-def _node_of(registry: Registry, name: str) -> SavedNode:
+def _node_of(registry: Registry, name: str) -> dict[str, Any]:
     default = registry.get(name)
-    return SavedNode(default.version, _traffic_of(default))
+    return {"defaultVersion": default.version, **_traffic_document(default)}
 
 
-def _traffic_of(model: ModelVersion) -> Mapping[str, Any] | None:
-    return None if model.traffic is None else model.traffic.state
+def _traffic_document(model: ModelVersion) -> dict[str, Any]:
+    return {"traffic": model.traffic.state} if model.traffic is not None and model.traffic.state else {}
 
 
-def _traffic_document(traffic: Mapping[str, Any] | None) -> dict[str, Any]:
-    return {"traffic": traffic} if traffic else {}
-
-
-def _workflow_document(saved: SavedWorkflow, nodes: Mapping[str, SavedNode]) -> str | dict[str, Any]:
+def _workflow_document(saved: SavedWorkflow, nodes: Mapping[str, Mapping[str, Any]]) -> str | dict[str, Any]:
     """Its URL, with its timeouts where it has some, and the nodes that have other versions, too."""
     timeouts = {"responseTimeout": saved.response_timeout, "startupTimeout": saved.startup_timeout}
     state: dict[str, Any] = {name: seconds for name, seconds in timeouts.items() if seconds is not None}
     if nodes:
-        state["nodes"] = {
-            name: {"defaultVersion": node.default, **_traffic_document(node.traffic)}
-            for name, node in nodes.items()
-        }
+        state["nodes"] = nodes
     return {"url": saved.url, **state} if state else saved.url
 
 
 def _version_document(model: ModelVersion) -> dict[str, Any]:
     options, registration, pool = model.options, model.registration, model.pool
     document: dict[str, Any] = {
-        "marName": mar_name(model),
+        "marName": model.mar_name,
         "minWorkers": pool.min_workers,
         "maxWorkers": pool.max_workers,
         "batchSize": options.batch_size,
@@ -105,8 +115,8 @@ def _version_document(model: ModelVersion) -> dict[str, Any]:
             document["trusted"] = True
     if registration.handler:
         document["handler"] = registration.handler
-    for option in REQUESTABLE.values():
-        if option.own and options.sources.get(option.name) in (REGISTER, SNAPSHOT):
+    for option in _OWN:
+        if options.by_request(option.name):
             document.setdefault(option.key, getattr(options, option.name))
     if registration.has_batcher:
         document["batcher"] = True
@@ -135,7 +145,7 @@ def check_routes(saved: Saved, check: Callable[[Any], None]) -> None:
     """Raises ConfigError for what the router could never carry out; ``check`` raises BadRequest for it."""
     models = ((f"models.{item.name}.{item.version}", item.traffic) for item in saved.models)
     nodes = (
-        (f"workflows.{name}.nodes.{node}", each.traffic)
+        (f"workflows.{name}.nodes.{node}", each.get("traffic"))
         for name, workflow in saved.workflows.items()
         for node, each in workflow.nodes.items()
     )
@@ -155,7 +165,9 @@ def _saved_workflow(name: str, state: Any) -> SavedWorkflow:
     nodes = {}
     for node, node_document in _mapping(fields.values.get("nodes", {}), f"{place}.nodes").items():
         of_node = _Fields(f"{place}.nodes.{node}", _mapping(node_document, f"{place}.nodes.{node}"))
-        nodes[node] = SavedNode(of_node.text("defaultVersion", needed=True) or "", of_node.traffic())
+        of_node.text("defaultVersion", needed=True)
+        of_node.traffic()
+        nodes[node] = of_node.values
     return SavedWorkflow(url, fields.number("responseTimeout"), fields.number("startupTimeout"), nodes)
 
 
@@ -174,7 +186,7 @@ def _saved(name: str, version: str, settings: Mapping[str, Any]) -> SavedModel:
             response_timeout=fields.number("responseTimeout") or DEFAULT_TIMEOUT,
             startup_timeout=fields.number("startupTimeout") or DEFAULT_TIMEOUT,
             timeout=fields.number("timeout"),
-            **{option.name: fields.value(option) for option in REQUESTABLE.values() if option.own},
+            **{option.name: fields.value(option.key, option.values.type) for option in _OWN},
             batch_size=None if batcher else batch_size,
             max_batch_delay=None if batcher else delay,
             max_batch_size=batch_size if batcher else None,
@@ -193,10 +205,9 @@ class _Fields:
     place: str
     values: Mapping[str, Any]
 
-    def value(self, option: Option) -> Any:
+    def value(self, name: str, kind: str) -> Any:
         kinds: dict[str, Callable[[str], Any]] = {"string": self.text, "integer": self.number}
-        read = kinds.get(option.values.type, self.flag)
-        return read(option.key) if option.key in self.values else None
+        return kinds.get(kind, self.flag)(name) if name in self.values else None
 
     def number(self, name: str) -> int | None:
         return self._typed(name, int, "a whole number")

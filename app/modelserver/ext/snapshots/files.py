@@ -10,14 +10,13 @@ a name never goes back, even if the clock does (F35).
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import hashlib
 import json
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -26,11 +25,8 @@ import msgspec
 
 from modelserver.engine.file_locks import replace_file
 from modelserver.errors import ConfigError
-from modelserver.models.archives.urls import scheme
-from modelserver.models.registry import Registry
+from modelserver.ext.snapshots.document import Saved, check_routes, parse_snapshot
 from modelserver.models.settings.properties import dump, parse
-from modelserver.models.snapshot import Saved, check_routes, parse_snapshot, registry_document
-from modelserver.models.version import SavedModel
 
 Kind = Literal["startup", "snapshot", "shutdown"]
 
@@ -174,52 +170,3 @@ def newest_configuration(folder: Path) -> Path | None:
     """The path of the newest valid snapshot in the folder."""
     newest = SnapshotFolder(folder, {}).newest()
     return None if newest is None else newest[0]
-
-
-def check_archives(saved: Iterable[SavedModel], store: Path | None) -> None:
-    """Raises ConfigError for the first version whose archive is not in the model store."""
-    for model in saved:
-        url = model.registration.url or ""
-        if scheme(url) or store is None:
-            continue
-        name = url.rstrip("/").rpartition("/")[2]
-        if not any((store / each).exists() for each in (name, name.partition("?")[0])):
-            raise ConfigError(
-                f"Model archive file for model :{model.name}, version :{model.version} "
-                f"not found in model store: {url}"
-            )
-
-
-# Saves the registered models to disk while the server runs (reference 17).
-
-
-class StateKeeper:
-    """Writes snapshots of ``registry`` on request; failed writes are logged (F56)."""
-
-    def __init__(self, registry: Registry, folder: SnapshotFolder) -> None:
-        self._registry = registry
-        self._folder = folder
-        self._lock = asyncio.Lock()
-        self._requested = 0
-        self._written = 0
-
-    async def changed(self) -> None:
-        """Returns once a snapshot with the last change is on disk; concurrent changes share one."""
-        await self.write("snapshot", shared=True)
-
-    async def write(self, kind: Kind, *, shared: bool = False) -> None:
-        """Writes a snapshot of this kind; a ``shared`` one is skipped if a later one has been written."""
-        self._requested += 1
-        number = self._requested
-        async with self._lock:
-            if shared and self._written >= number:
-                return
-            current = self._requested
-            document = registry_document(self._registry)
-            try:
-                path = await asyncio.to_thread(self._folder.write, kind, document)
-            except OSError as error:
-                _log.error("Cannot write the snapshot, keeping the last one: %s", error)
-                return
-            self._written = current
-            _log.debug("Snapshot %s written", path)

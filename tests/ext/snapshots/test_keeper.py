@@ -2,7 +2,7 @@ import asyncio
 import threading
 from types import SimpleNamespace
 
-from modelserver.models.snapshot_files import StateKeeper
+from modelserver.ext.snapshots.keeper import StateKeeper
 
 
 class Folder:
@@ -23,7 +23,7 @@ class Folder:
 
 
 def keeper(folder):
-    registry = SimpleNamespace(versions=list, workflows={})
+    registry = SimpleNamespace(versions=list, workflows={}, on_change=None)
     return StateKeeper(registry, folder)
 
 
@@ -42,13 +42,16 @@ async def test_changes_at_the_same_time_share_a_file():
     assert folder.written == [("snapshot", 0)] * 2
 
 
-async def test_each_kind_is_written():
+async def test_changes_are_written_between_start_and_end():
+    """What ends from the end on is still registered."""
     folder = Folder()
     state_keeper = keeper(folder)
-    for kind in ("startup", "shutdown"):
-        await state_keeper.write(kind)
+    await state_keeper.start()
+    await state_keeper._registry.on_change()
+    await state_keeper.end()
 
-    assert [kind for kind, _ in folder.written] == ["startup", "shutdown"]
+    assert [kind for kind, _ in folder.written] == ["startup", "snapshot", "shutdown"]
+    assert state_keeper._registry.on_change is None
 
 
 async def test_full_disk_keeps_the_last_snapshot(caplog):

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 import pytest
 
 from modelserver.errors import ConfigError
+from modelserver.ext.snapshots.document import parse_snapshot, registry_document
 from modelserver.models.archives.archive import ModelArchive
 from modelserver.models.archives.manifest import Manifest
 from modelserver.models.options.resolve import REGISTER, SNAPSHOT, YAML, ModelOptions, Registration
-from modelserver.models.snapshot import parse_snapshot, registry_document
-from modelserver.models.version import mar_name
+from modelserver.models.version import ModelVersion
 
 # The example in TorchServe's documentation.
 TORCHSERVE = """{
@@ -20,16 +20,16 @@ TORCHSERVE = """{
 
 
 def version(url="noop.mar", registration=None, **options):
-    return SimpleNamespace(
-        name="noop",
-        version=options.pop("version", "1.0"),
-        url=url,
-        archive=ModelArchive(url, Path("nowhere"), Manifest(), downloaded=options.pop("downloaded", None)),
-        options=ModelOptions(**options),
+    return ModelVersion(
+        "noop",
+        options.pop("version", "1.0"),
+        url,
+        ModelArchive(url, Path("nowhere"), Manifest(), downloaded=options.pop("downloaded", None)),
+        ModelOptions(**options),
+        "python",
+        SimpleNamespace(min_workers=2, max_workers=3),
+        None,
         registration=registration or Registration(url=url),
-        runtime="python",
-        pool=SimpleNamespace(min_workers=2, max_workers=3),
-        traffic=None,
     )
 
 
@@ -130,7 +130,7 @@ def test_where_it_is_restored_from(url, restored_from):
 
 
 def test_file_that_was_fetched():
-    assert mar_name(version("https://host/x", downloaded=Path("/store/x.mar"))) == "x.mar"
+    assert version("https://host/x", downloaded=Path("/store/x.mar")).mar_name == "x.mar"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Snapshots of the registered models, which are restored at the next start (reference 17)."""
