@@ -129,10 +129,12 @@ class Host:
     ``progress`` a step of the start. ``snapshots`` is the folder of snapshots, None for none; ``properties``
     are the settings that were set, as text.
 
-    What extensions add is in the other fields: ``first`` is called before the first models are loaded, with a
-    function that lists them, and returns those that are still to be loaded; ``certificate`` is for TLS;
-    ``renew`` runs while the server listens, and passes on those that replace it; ``spawner`` forks workers;
-    ``lay_out`` makes archives' folders of single files, ``network`` of networks of torchvision.
+    What extensions add is in the other fields. ``first`` is called before the first models are loaded, with a
+    function that lists them, and returns those that are still to be loaded. Of each pair in ``keeps``, the
+    first is awaited when the server listens, before it reports that; the second, if the first was, when it
+    has answered its last requests, before their workers end. ``certificate`` is for TLS; ``renew`` runs while
+    the server listens, and passes on those that replace it; ``spawner`` forks workers; ``lay_out`` makes
+    archives' folders of single files, ``network`` of networks of torchvision.
     """
 
     services: Services
@@ -232,13 +234,6 @@ class Host:
     def restore(self, restore: Callable[[], Awaitable[bool]]) -> None:
         """Awaited when the first models have loaded, before the server listens; False: something failed."""
         self.restores.append(restore)
-
-    def keep(self, started: Act, drained: Act) -> None:
-        """``started`` is awaited when the server listens, before it reports that.
-
-        ``drained``, if ``started`` was, when it has answered its last requests, before their workers end.
-        """
-        self.keeps.append((started, drained))
 
     def settle(self, settle: Callable[[float], Awaitable[None]]) -> None:
         """Awaited when the server stops and accepts no more; gets the seconds that requests have left."""

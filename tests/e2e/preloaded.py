@@ -31,8 +31,8 @@ _EXTENSIONS = (
 )
 _OF_EXTENSIONS = """
     docs.page events.routes files.layout grpc.server openai.routes parking.routes recording.routes
-    repository.routes repository.rpcs rollout.routes triton.routes triton.rpcs workflows.archive
-    workflows.routes workflows.run workflows.workflows
+    repository.routes repository.rpcs rollout.routes snapshots.extension triton.routes triton.rpcs
+    workflows.archive workflows.routes workflows.run workflows.workflows
 """
 _IMPORTED = (
     "uvloop",

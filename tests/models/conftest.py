@@ -95,13 +95,21 @@ def saved(**models):
     return parse_snapshot(json.dumps({"models": models})).models
 
 
+async def load_all(registry, registrations, on_progress=lambda _: None):
+    notices = []
+
+    async def listing():
+        return registrations
+
+    await loading.load_first(registry, listing, on_progress=on_progress, on_notice=notices.append)
+    return notices
+
+
 async def load(registry, settings):
-    models = await loading.initial(settings, registry.builder.store)
-    return await loading.load_initial(registry, models, lambda _: None)
+    return await load_all(registry, await loading.initial(settings, registry.builder.store))
 
 
 async def start(registry, settings, items=(), *, folder=None, notices=None):
-    """Restores versions, or the folder's newest snapshot, and loads the models that the settings name."""
     notice = [].append if notices is None else notices.append
     host = SimpleNamespace(registry=registry, settings=settings, progress=lambda _: None, notice=notice)
     restoring = Restoring(host, Saved(items, {}), folder)

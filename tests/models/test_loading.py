@@ -6,11 +6,11 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from tests.models.conftest import load, naming, write_model
+from tests.models.conftest import load, load_all, naming, write_model
 
 from modelserver.errors import Conflict, InvalidModel, ModelNotFound, StartFailed
 from modelserver.models.archives.store import ModelStore
-from modelserver.models.loading import default_name, initial, load_initial, tell_first_loads
+from modelserver.models.loading import default_name, initial, tell_first_loads
 from modelserver.models.options.resolve import Registration
 from modelserver.models.settings.load import load_settings
 from modelserver.models.settings.settings import Settings
@@ -75,7 +75,7 @@ async def test_archives_are_opened_ahead(builder, registry, caplog):
 
     builder.build = build_and_look
     registrations = [Registration(url=url) for url in ("a.mar", "absent", "b.mar", "c.mar")]
-    left_out = await load_initial(registry, registrations, messages.append)
+    left_out = await load_all(registry, registrations, messages.append)
 
     assert left_out == ["Failed to load model: absent: Model not found at: absent"]
     assert left_out[0] in caplog.text
@@ -88,8 +88,7 @@ async def test_archives_are_opened_ahead(builder, registry, caplog):
 async def test_a_model_without_a_name_is_called_as_its_file(registry):
     """It is called as its file is where a start names it, and refused where a client does (reference 2.3)."""
     settings = Settings(load_models=(ModelToLoad("-1.0.mar"),))
-    registrations = await initial(settings, ModelStore(None))
-    assert await load_initial(registry, registrations, lambda _: None) == []
+    assert await load_all(registry, await initial(settings, ModelStore(None))) == []
     with pytest.raises(InvalidModel):
         await registry.register(Registration(url="-1.0.mar"))
 

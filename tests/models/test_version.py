@@ -20,9 +20,8 @@ async def test_failed_version_stays_in_the_state(new_registry, store):
 
 async def test_failed_version_gives_way(new_registry, store):
     write_model(store, "a2", "a", "2.0")
-    registry = new_registry()
     items = saved(a={"1.0": entry("gone")}, gone={"1.0": entry("gone.mar")})
-    await start(registry, naming(store, "a2"), items)
+    await start(registry := new_registry(), naming(store, "a2"), items)
     assert registry.get("a").version == "2.0"
     await registry.register(Registration(url="a"))
     assert not registry.get("a", "1.0").failure

@@ -30,7 +30,8 @@ class Change:
         return bool(self.values)
 
     def __str__(self) -> str:
-        return ", ".join(f"{name}={_as_text(value)}" for name, value in self.values.items())
+        texts = {name: getattr(each, "value", each) for name, each in self.values.items()}
+        return ", ".join(f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in texts.items())
 
     def applied_to(self, options: ModelOptions) -> ModelOptions:
         """The options with the change. Raises BadRequest for changes that this version does not support."""
@@ -42,10 +43,6 @@ class Change:
         if options.sequence_batching and changed.get("autoscale"):
             raise BadRequest("autoscale=true is not possible: the workers hold the state of sequences")
         return options.changed(changed, REGISTER)
-
-
-def _as_text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(getattr(value, "value", value))
 
 
 def _fixed(options: ModelOptions) -> str:

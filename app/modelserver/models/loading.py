@@ -29,28 +29,21 @@ async def load_first(
     on_progress: Callable[[str], None],
     on_notice: Callable[[str], None],
 ) -> bool:
-    """Loads the models that ``listing`` returns; True if all succeeded.
+    """Registers the models that ``listing`` returns (reference 2.3); True if all succeeded.
 
-    Steps are reported to ``on_progress``, outcomes to ``on_notice``.
+    Steps are reported to ``on_progress``, what failed is to ``on_notice``.
     """
+
+    def fail(text: str) -> None:
+        on_notice(text)
+        _log.error("%s", text)
+
     try:
         registrations = await listing()
     except ModelServerError as error:
-        text = f"The model store cannot be listed: {error.message}"
-        on_notice(text)
-        _log.error("%s", text)
+        fail(f"The model store cannot be listed: {error.message}")
         return False
-    left_out = await load_initial(registry, registrations, on_progress)
-    for line in left_out:
-        on_notice(line)
-    return not left_out
-
-
-async def load_initial(
-    registry: Registry, registrations: Sequence[Registration], on_progress: Callable[[str], None]
-) -> list[str]:
-    """Registers models at startup (reference 2.3); returns a line for each that failed."""
-    left_out = []
+    succeeded = True
     archives = registry.builder.opening(registrations, on_progress)
     for registration, opening in zip(registrations, archives, strict=True):
         _log.info("Loading initial models: %s", registration.url)
@@ -61,9 +54,9 @@ async def load_initial(
                 registration, at_startup=True, fallback_name=name, on_progress=on_progress, opening=opening
             )
         except ModelServerError as error:
-            left_out.append(f"Failed to load model: {registration.url}: {error.message}")
-            _log.error("%s", left_out[-1])
-    return left_out
+            succeeded = False
+            fail(f"Failed to load model: {registration.url}: {error.message}")
+    return succeeded
 
 
 async def initial(settings: Settings, store: ModelStore) -> list[Registration]:

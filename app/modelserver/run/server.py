@@ -62,7 +62,6 @@ _log = logging.getLogger("modelserver.server")
 MAX_DESCRIPTORS = 1 << 20
 # The number of M_ARENA_MAX in glibc's malloc.h.
 _ARENA_MAX = -8
-_LONGEST_NOTICE = 4000
 # Seconds for last answers, and for extensions to end.
 _CLOSING = 5.0
 
@@ -204,16 +203,8 @@ class Server:
                 allowed=settings.shared_memory_prefix is not None, most=settings.max_request_size
             ),
         )
-        host = Host(
-            services,
-            workdir,
-            access,
-            notice=self._notice,
-            progress=self._reports.progress,
-            snapshots=self._snapshots,
-            properties=set_properties(self._loaded),
-            spawner=self._spawner,
-        )
+        host = Host(services, workdir, access, self._notice, self._reports.progress, spawner=self._spawner)
+        host.snapshots, host.properties = self._snapshots, set_properties(self._loaded)
         extensions = await open_all(self._extensions, host)
         builder.spawner, builder.store.network = host.spawner, host.network
         builder.reader.lay_out = host.lay_out
@@ -333,7 +324,7 @@ class Server:
         )
 
     def _notice(self, text: str) -> None:
-        self._reports.notice(shortened(text, _LONGEST_NOTICE))
+        self._reports.notice(shortened(text, 4000))
 
     async def _shut_down(self, host: Host, listeners: Listeners, drained: Sequence[Act]) -> None:
         """Refuses new connections, answers waiting requests, then ends the workers.

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from modelserver.models.environments.cache_folder import cache_root, is_private
+from modelserver.models.environments.cache_folder import cache_folder as cache_folder_of
 
 logger = logging.getLogger(__name__)
 
@@ -30,22 +30,9 @@ ABANDONED_AFTER = 86_400.0  # seconds after which nobody is writing what has a h
 
 def cache_folder(name: str) -> Path | None:
     """The folder of that name in the cache, created if needed; None if there is no safe place for it."""
-    root = cache_root(os.environ)
-    if root is None:
-        return None
-    folder = root / name
-    try:
-        root.parent.mkdir(parents=True, exist_ok=True)
-        for path in (root, folder):
-            path.mkdir(mode=0o700, exist_ok=True)
-    except OSError as error:
-        logger.info("Nothing is cached: %s cannot be made (%s)", folder, error.strerror)
-        return None
-    unsafe = [path for path in (root, folder) if not is_private(path)]
-    if unsafe:
-        logger.warning("Nothing is cached: others than this user can write to %s", unsafe[0])
-        return None
-    _remove_leftovers(folder)
+    folder = cache_folder_of(name)
+    if folder is not None:
+        _remove_leftovers(folder)
     return folder
 
 

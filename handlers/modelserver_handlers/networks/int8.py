@@ -82,12 +82,14 @@ class Scale:
         return cls(step, round(-low / step))
 
 
-class Quantise(nn.Module):
-    """float32 to 8 bits."""
-
+class _Scaled(nn.Module):
     def __init__(self, scale: Scale) -> None:
         super().__init__()
         self.scale = scale
+
+
+class Quantise(_Scaled):
+    """float32 to 8 bits."""
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
         """A tensor of any shape to one of the same shape and layout."""
@@ -96,12 +98,8 @@ class Quantise(nn.Module):
         return scaled.clamp_(0, top()).to(torch.uint8)
 
 
-class Dequantise(nn.Module):
+class Dequantise(_Scaled):
     """8 bits to float32."""
-
-    def __init__(self, scale: Scale) -> None:
-        super().__init__()
-        self.scale = scale
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
         """A tensor of any shape to one of the same shape and layout."""

@@ -6,8 +6,6 @@ from modelserver.ext.snapshots.keeper import StateKeeper
 
 
 class Folder:
-    """Notes what is written; holds the writer up, or refuses, when told to."""
-
     def __init__(self):
         self.written = []
         self.may_go = threading.Event()
@@ -43,7 +41,6 @@ async def test_changes_at_the_same_time_share_a_file():
 
 
 async def test_changes_are_written_between_start_and_end():
-    """What ends from the end on is still registered."""
     folder = Folder()
     state_keeper = keeper(folder)
     await state_keeper.start()

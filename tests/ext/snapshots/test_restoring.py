@@ -1,5 +1,3 @@
-"""Restoring a snapshot beside what the settings name, and telling of both: without workers."""
-
 import json
 from dataclasses import replace
 
@@ -14,10 +12,6 @@ from modelserver.models.options.resolve import BatchPolicy, Registration
 from modelserver.models.replacing import load_anew
 
 
-def described(registry):
-    return registry_document(registry)["models"]
-
-
 async def test_everything_comes_back(new_registry, store):
     """What was registered over the API is the same after a restart, down to handler and policy."""
     write_model(store, "a2", "a", "2.0")
@@ -29,7 +23,7 @@ async def test_everything_comes_back(new_registry, store):
     document = registry_document(before)
     after = await restore(new_registry(), parse_snapshot(json.dumps(document)).models)
 
-    assert described(after) == document["models"]
+    assert registry_document(after)["models"] == document["models"]
     model = after.get("a", "1.0")
     assert (model.options.batch_size, model.options.batch_policy) == (8, BatchPolicy.GREEDY)
     assert model.options.sources["batch_size"] == "snapshot"
@@ -195,11 +189,8 @@ def test_archives_must_be_there(tmp_path):
         "Model archive file for model :m, version :2.0 not found in model store: m.mar"
     )
 
+    for url in ("torchvision://resnet18", "https://example.org/m.mar"):
+        check_archives(of_model(url=url), tmp_path)
+    check_archives(of_model(), None)
     (tmp_path / "m.mar").write_text("")
     check_archives(of_model(), tmp_path)
-
-
-@pytest.mark.parametrize("url", ["torchvision://resnet18", "https://example.org/m.mar"])
-def test_what_comes_from_elsewhere_is_not_looked_for(tmp_path, url):
-    check_archives(of_model(url=url), tmp_path)
-    check_archives(of_model(), None)

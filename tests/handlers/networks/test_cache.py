@@ -34,24 +34,6 @@ def test_a_folder_that_others_can_write_to_is_not_used(open_one, root, caplog):
     assert "others than this user" in caplog.text
 
 
-def test_the_environment_names_the_folder_or_none(tmp_path, monkeypatch):
-    monkeypatch.delenv("MODELSERVER_CACHE", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    by_xdg = cache.cache_folder("weights")
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    by_home = cache.cache_folder("weights")
-    monkeypatch.setenv("HOME", str(tmp_path / "gone"))
-
-    assert by_xdg == tmp_path / "xdg" / "modelserver" / "weights"
-    assert by_home == tmp_path / ".cache" / "modelserver" / "weights"
-    assert cache.cache_folder("weights") is None
-
-    for off in ("", "off"):
-        monkeypatch.setenv("MODELSERVER_CACHE", off)
-        assert cache.cache_folder("weights") is None
-
-
 def test_a_folder_that_cannot_be_made_is_logged(root, caplog):
     caplog.set_level("INFO")
     root.write_text("a file")

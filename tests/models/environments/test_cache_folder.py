@@ -13,6 +13,10 @@ def test_variables_name_the_folder(tmp_path, monkeypatch):
 
     assert cache_folder("x", {}) == tmp_path / ".cache" / "modelserver" / "x"
 
+    monkeypatch.setenv("HOME", str(tmp_path / "gone"))
+
+    assert cache_folder("x", {}) is None
+
 
 def test_there_may_be_no_folder(tmp_path):
     """One that others can write to is not used, as what lies in it is run (F68)."""

@@ -26,6 +26,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,7 @@ _WARNING = "Warning: "
 _LEVEL_NAMES = {"WARNING": "WARN", "CRITICAL": "FATAL"}
 _LOGGER_LABELS = {MODEL_LOGGER: "MODEL_LOG"}
 _LOG4J = (".xml", ".properties")
+_open_private = partial(os.open, mode=0o640)
 
 _log = logging.getLogger(__name__)
 
@@ -122,12 +124,8 @@ def json_line(text: str) -> str:
     return JsonFormatter().format(record)
 
 
-class PlainFormatter(logging.Formatter):
+class PlainFormatter(LineFormatter):
     """`<time> - <message>`, for metrics."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._stamp = Stamps()
 
     def format(self, record: logging.LogRecord) -> str:
         return f"{self._stamp(record.created)} - {_message(record)}"
@@ -153,10 +151,6 @@ class LogFile(logging.handlers.RotatingFileHandler):
         if not self._has_failed:
             self._has_failed = True
             super().handleError(record)
-
-
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o640)
 
 
 class ConsoleHandler(logging.StreamHandler):  # type: ignore[type-arg]  # not generic in Python 3.10

@@ -132,7 +132,8 @@ def decode_request(
     try:
         request = _decode_request(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRequest(f"the request is not an inference request: {_reason(error)}") from error
+        reason = "it is nested too deep" if isinstance(error, RecursionError) else error
+        raise BadRequest(f"the request is not an inference request: {reason}") from error
     # Fewer bytes of JSON cannot hold more tensors or parameters than are allowed.
     if len(text) > 4 * limits.tensors:
         _check_numbers(request, limits)
@@ -285,10 +286,6 @@ def _check_parameters(parameters: dict[str, Any], where: str) -> None:
             raise BadRequest(f"{where}: parameter {name} is not a string, number or boolean")
         if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
             raise BadRequest(f"{where}: parameter {name} has more than 64 bits")
-
-
-def _reason(error: Exception) -> str:
-    return "it is nested too deep" if isinstance(error, RecursionError) else str(error)
 
 
 def encode_response(

@@ -31,6 +31,8 @@ _MOST_DIMENSIONS = 31
 
 
 VARIABLE = -1
+# Triton's parameter by which a client requests the classes of an output instead of its tensor.
+CLASSIFICATION = "classification"
 _decode_elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 

@@ -12,7 +12,6 @@ from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.telemetry.system import SystemMonitor
 from modelserver.ext.collector.collector import Collector, command_of
 from modelserver.extension import Host
-from modelserver.models.settings.settings import Settings
 
 _log = logging.getLogger("modelserver.server")
 
@@ -28,14 +27,12 @@ class Extension:
             if not settings.disable_system_metrics:
                 host.run(lambda: collect(collector, metrics, every))
         elif not settings.disable_system_metrics:
-            host.run(lambda: watch_system(_monitor(settings), metrics, every))
+            gpus, of_container = settings.number_of_gpu, not settings.as_torchserve
+            monitor = SystemMonitor(number_of_gpu=gpus, of_container=of_container)
+            host.run(lambda: watch_system(monitor, metrics, every))
 
     async def close(self, grace: float) -> None:
         """Nothing is open."""
-
-
-def _monitor(settings: Settings) -> SystemMonitor:
-    return SystemMonitor(number_of_gpu=settings.number_of_gpu, of_container=not settings.as_torchserve)
 
 
 async def watch_system(monitor: SystemMonitor, metrics: ServerMetrics, every: float) -> None:

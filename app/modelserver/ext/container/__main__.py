@@ -106,9 +106,10 @@ def configuration(layout: Layout, ports: PodPorts) -> bytes:
     except OSError as error:
         raise ConfigError(f"--ts-config file cannot be read: {layout.config} ({error.strerror})") from None
     original = parse(own)
+    has_tls = original.get("inference_address", "").strip().lower().startswith("https:")
     here = {
         "enable_envvars_config": "true",
-        "inference_address": f"{_scheme(original)}://0.0.0.0:{ports.http}",
+        "inference_address": f"{'https' if has_tls else 'http'}://0.0.0.0:{ports.http}",
         "management_address": f"http://127.0.0.1:{MANAGEMENT_PORT}",
         "metrics_address": f"http://0.0.0.0:{METRICS_PORT}",
         "grpc_inference_address": "0.0.0.0",  # noqa: S104 - a pod is reached by its own address
@@ -121,11 +122,6 @@ def configuration(layout: Layout, ports: PodPorts) -> bytes:
         here["load_models"] = layout.load
     # The last of repeated keys takes effect; the empty line ends a line that a backslash would continue.
     return own + b"\n\n" + dump(here).encode("ascii")
-
-
-def _scheme(original: Mapping[str, str]) -> str:
-    """The scheme of the file's address: TLS stays TLS."""
-    return "https" if original.get("inference_address", "").strip().lower().startswith("https:") else "http"
 
 
 def _archives(store: Path) -> list[str]:

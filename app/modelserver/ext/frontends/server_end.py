@@ -188,15 +188,6 @@ class RemoteExchange(Exchange):
         if not self.disconnected:
             self._end.link.send(messages.Traced(self._number, trace_id))
 
-    def leave(self) -> None:
-        self.disconnected = True
-        if self.watcher is not None:
-            watcher, self.watcher = self.watcher, None
-            watcher.left()
-        on_disconnect, self.on_disconnect = self.on_disconnect, None
-        if on_disconnect is not None:
-            on_disconnect()
-
     def reply(
         self, status: int, body: bytes, content_type: str = "", extra: bytes = b"", phrase: str = ""
     ) -> None:
@@ -221,10 +212,7 @@ class RemoteExchange(Exchange):
     def begin(self, status: int, content_type: str = "", extra: bytes = b"", phrase: str = "") -> None:
         if self.answered:
             return
-        self.answered = True
-        self.sent_status = status
-        if self.watcher is not None:
-            self.watcher.started(status, content_type, extra)
+        self._note_begin(status, content_type, extra)
         self._end.link.send(messages.Begin(self._number, status, content_type, extra, phrase))
 
     def send(self, part: bytes) -> None:
@@ -246,11 +234,8 @@ class RemoteExchange(Exchange):
     def end(self, complete: bool = True) -> None:
         if not self.sent_status:
             return
-        status, self.sent_status = self.sent_status, 0
-        self.on_disconnect = None
-        if self.watcher is not None:
-            watcher, self.watcher = self.watcher, None
-            watcher.ended(complete)
+        status = self.sent_status
+        self._note_end(complete)
         self._end.exchanges.pop(self._number, None)
         self._end.count(status if complete else 500)
         self._end.link.send(messages.End(self._number, complete))

@@ -62,7 +62,7 @@ def _broken(goal: Promotion, seen: Evidence, least: int = 0) -> Verdict | None:
     """The first bound that is broken, whatever else comes of at ``least`` so many."""
     for cause, name, bad, of, allowed in _bounds(goal, seen):
         if bad > allowed * (least or of):
-            return Verdict("back", f"{name}: {bad} of {of}, {_percent(allowed)} are allowed", cause)
+            return Verdict("back", f"{name}: {bad} of {of}, {allowed * 100:.6g} % are allowed", cause)
     return None
 
 
@@ -82,7 +82,3 @@ def _bounds(goal: Promotion, seen: Evidence) -> list[tuple[Cause, str, int, int,
 def next_step(goal: Promotion, weight: float) -> float | None:
     """The weight after this one; None if it is the last."""
     return next((step for step in goal.steps if step > weight), None)
-
-
-def _percent(share: float) -> str:
-    return f"{share * 100:.6g} %"

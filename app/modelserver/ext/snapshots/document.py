@@ -24,7 +24,6 @@ from modelserver.models.registry import Registry
 from modelserver.models.version import ModelVersion, SavedWorkflow
 
 DEFAULT_TIMEOUT = 120  # seconds, for TorchServe's older snapshots, which have none
-_FETCHED = ("http", "https")
 
 # The options that only this server has, and that registrations may name.
 _OWN = [option for option in OPTIONS.values() if option.own and option.requested]
@@ -71,14 +70,13 @@ def registry_document(registry: Registry) -> dict[str, Any]:
     for name, saved in registry.workflows.items():
         own = [node for node, model in nodes.items() if model.registration.workflow == name]
         # Before it is restored, or if it cannot be, what was saved stays.
-        restored = {node: _node_of(registry, node) for node in own if node in models} if own else saved.nodes
-        workflows[name] = _workflow_document(saved, restored)
+        defaults = {node: registry.get(node) for node in own if node in models}
+        restored = {
+            node: {"defaultVersion": default.version, **_traffic_document(default)}
+            for node, default in defaults.items()
+        }
+        workflows[name] = _workflow_document(saved, restored if own else saved.nodes)
     return {**document, "workflows": workflows} if workflows else document
-
-
-def _node_of(registry: Registry, name: str) -> dict[str, Any]:
-    default = registry.get(name)
-    return {"defaultVersion": default.version, **_traffic_document(default)}
 
 
 def _traffic_document(model: ModelVersion) -> dict[str, Any]:
@@ -109,7 +107,7 @@ def _version_document(model: ModelVersion) -> dict[str, Any]:
     }
     if options.parallel_level > 0:
         document["parallelLevel"] = options.parallel_level
-    if scheme(model.url) not in _FETCHED and model.url != document["marName"]:
+    if scheme(model.url) not in {"http", "https"} and model.url != document["marName"]:
         document["url"] = model.url
         if registration.trusted:
             document["trusted"] = True

@@ -25,7 +25,7 @@ class Extension:
         host.first = Restoring(host, configured, folder).load
         if folder is not None:
             keeper = StateKeeper(registry, folder)
-            host.keep(keeper.start, keeper.end)
+            host.keeps.append((keeper.start, keeper.end))
 
     async def close(self, grace: float) -> None:
         """Nothing is open."""

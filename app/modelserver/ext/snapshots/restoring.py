@@ -19,8 +19,6 @@ from modelserver.models.version import ModelVersion
 
 _log = logging.getLogger("modelserver.models")
 
-_LONGEST = 2000  # characters of a list of names
-
 
 class Restoring:
     """Restores ``configured``, the state in the settings, or else the newest snapshot of the folder."""
@@ -36,7 +34,8 @@ class Restoring:
         is_configured = settings.model_snapshot is not None
         decides = settings.load_all and is_configured
         saved, origin = self._configured.models, registry.builder.sources["model_snapshot"]
-        if not is_configured and not settings.as_torchserve and (newest := await self._newest()) is not None:
+        folder = None if is_configured or settings.as_torchserve else self._folder
+        if folder and (newest := await asyncio.to_thread(folder.newest, registry.router.check)):
             path, (saved, workflows) = newest
             origin = str(path)
             decides = settings.load_all and await asyncio.to_thread(had_all, path)
@@ -56,11 +55,6 @@ class Restoring:
             return []
         return [each for each in registrations if not (saved and _is_restored(registry, each))]
 
-    async def _newest(self) -> tuple[Path, Saved] | None:
-        if self._folder is None:
-            return None
-        return await asyncio.to_thread(self._folder.newest, self._host.registry.router.check)
-
     def _report_left_out(self, registrations: Iterable[Registration], saved: Iterable[SavedModel]) -> None:
         """Reports the archives that the state does not have: ``load_models=all`` adds nothing to one that was
         saved with it, so that models that were unregistered stay away.
@@ -70,7 +64,7 @@ class Restoring:
         if names:
             self._report(
                 "Not loaded, as the restored state does not have them: "
-                f"{textwrap.shorten(', '.join(names), _LONGEST)}. To load them, register them "
+                f"{textwrap.shorten(', '.join(names), 2000)}. To load them, register them "
                 f"(POST /models?url={names[0]}), name them (--models {names[0]}), "
                 "or start with --ncs, which loads all."
             )

@@ -6,6 +6,7 @@ belong to this user and be writable by nobody else, as code in it is run.
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 from collections.abc import Mapping
@@ -13,10 +14,12 @@ from pathlib import Path
 
 VARIABLE = "MODELSERVER_CACHE"
 
+_log = logging.getLogger(__name__)
+
 
 def cache_folder(name: str, environment: Mapping[str, str] | None = None) -> Path | None:
     """The folder of that name in the cache, created if needed; None if there is no safe place for it."""
-    root = cache_root(os.environ if environment is None else environment)
+    root = _root(os.environ if environment is None else environment)
     if root is None:
         return None
     folder = root / name
@@ -24,20 +27,23 @@ def cache_folder(name: str, environment: Mapping[str, str] | None = None) -> Pat
         root.parent.mkdir(parents=True, exist_ok=True)
         for path in (root, folder):
             path.mkdir(mode=0o700, exist_ok=True)
-        private = all(map(is_private, (root, folder)))
-    except OSError:
+            if not _is_private(path):
+                _log.warning("Nothing is cached: others than this user can write to %s", path)
+                return None
+    except OSError as error:
+        _log.info("Nothing is cached: %s cannot be made (%s)", folder, error.strerror)
         return None
-    return folder if private else None
+    return folder
 
 
-def is_private(path: Path) -> bool:
+def _is_private(path: Path) -> bool:
     """Whether it is a folder that only this user can write to. Raises OSError."""
     status = path.lstat()
     others = stat.S_IWGRP | stat.S_IWOTH
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & others
 
 
-def cache_root(environment: Mapping[str, str]) -> Path | None:
+def _root(environment: Mapping[str, str]) -> Path | None:
     """The folder that has all others; None if nothing is to be cached."""
     value = environment.get(VARIABLE)
     if value is not None:

@@ -42,7 +42,8 @@ def _read(data: bytes) -> Iterator[tuple[int, str, str]]:
 
 def dump(values: Mapping[str, str]) -> str:
     """The values as a file in pure ASCII that ``parse`` reads back unchanged."""
-    return "".join(f"{_escape_key(key)}={_escape_value(value)}\n" for key, value in values.items())
+    keys = [_escape(key).replace(" ", "\\ ") for key in values]
+    return "".join(f"{key}={_escape_value(each)}\n" for key, each in zip(keys, values.values(), strict=True))
 
 
 def substitute(value: str, environ: Mapping[str, str]) -> str:
@@ -127,10 +128,6 @@ def _code_unit(text: str, position: int) -> str:
         escape = text[position - 2 : position + 4]
         raise ConfigError(f"Invalid configuration: {escape}: four hexadecimal digits must follow \\u")
     return chr(int(digits[0], 16))
-
-
-def _escape_key(key: str) -> str:
-    return _escape(key).replace(" ", "\\ ")
 
 
 def _escape_value(value: str) -> str:

@@ -126,16 +126,8 @@ class ConnectionExchange(Exchange):
         pieces.clear()
 
     def leave(self) -> None:
-        """The client has disconnected, or was refused."""
-        if self.disconnected or self.response_complete:
-            return
-        self.disconnected = True
-        if self.watcher is not None:
-            watcher, self.watcher = self.watcher, None
-            watcher.left()
-        on_disconnect, self.on_disconnect = self.on_disconnect, None
-        if on_disconnect is not None:
-            on_disconnect()
+        if not (self.disconnected or self.response_complete):
+            Exchange.leave(self)
 
     def packed_headers(self) -> bytes:
         return _pack(self._headers)
@@ -182,10 +174,7 @@ class ConnectionExchange(Exchange):
     def begin(self, status: int, content_type: str = "", extra: bytes = b"", phrase: str = "") -> None:
         if self.answered:
             return
-        self.answered = True
-        self.sent_status = status
-        if self.watcher is not None:
-            self.watcher.started(status, content_type, extra)
+        self._note_begin(status, content_type, extra)
         self.keep_alive = self.keep_alive and status < 400
         parts = self._head(status, content_type, extra, phrase)
         if content_type.startswith("text/event-stream") and self._has_body:
@@ -222,11 +211,7 @@ class ConnectionExchange(Exchange):
         if not self.sent_status:
             return
         status, chunked = self.sent_status, self._chunked
-        self.sent_status = 0
-        self.on_disconnect = None
-        if self.watcher is not None:
-            watcher, self.watcher = self.watcher, None
-            watcher.ended(complete)
+        self._note_end(complete)
         if complete:
             self.connection.finish(self, status, b"0\r\n\r\n" if chunked else b"", keep=self.keep_alive)
             return

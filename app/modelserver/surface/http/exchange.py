@@ -181,6 +181,31 @@ class Exchange(ABC):
         That counts as an answer of 500, although the client got another status.
         """
 
+    def leave(self) -> None:
+        """The client has disconnected, or was refused."""
+        self.disconnected = True
+        if self.watcher is not None:
+            watcher, self.watcher = self.watcher, None
+            watcher.left()
+        on_disconnect, self.on_disconnect = self.on_disconnect, None
+        if on_disconnect is not None:
+            on_disconnect()
+
+    def _note_begin(self, status: int, content_type: str, extra: bytes) -> None:
+        """An answer in parts begins."""
+        self.answered = True
+        self.sent_status = status
+        if self.watcher is not None:
+            self.watcher.started(status, content_type, extra)
+
+    def _note_end(self, complete: bool) -> None:
+        """It ends."""
+        self.sent_status = 0
+        self.on_disconnect = None
+        if self.watcher is not None:
+            watcher, self.watcher = self.watcher, None
+            watcher.ended(complete)
+
     @abstractmethod
     def unsent(self) -> int:
         """The bytes that the client has not taken yet, as far as known here."""

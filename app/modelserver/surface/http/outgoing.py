@@ -90,7 +90,8 @@ class Outgoing:
 
     def _cut(self, patience: float) -> None:
         """Cuts those that have waited longest, and at least ``patience`` seconds, until there is room."""
-        waiting = sorted(((holder.waited(), holder) for holder in list(self._holders)), key=_seconds)
+        waiting = [(holder.waited(), holder) for holder in list(self._holders)]
+        waiting.sort(key=lambda each: each[0])
         before, number = self.held, 0
         while self.is_tight and len(self._holders) > 1 and waiting and waiting[-1][0] >= patience:
             _, holder = waiting.pop()
@@ -106,10 +107,6 @@ class Outgoing:
                 before - self.held,
                 number,
             )
-
-
-def _seconds(waiting: tuple[float, Holder]) -> float:
-    return waiting[0]
 
 
 class OutgoingFull(ServiceUnavailable):

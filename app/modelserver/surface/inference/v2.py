@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import msgspec
 
 from modelserver.engine.tensors import weight
-from modelserver.engine.tensors.classification import check_classification
 from modelserver.engine.tensors.datatypes import BYTES, TensorError
 from modelserver.engine.tensors.limits import RequestLimits
 from modelserver.engine.tensors.rest import (
     HEADER_LENGTH,
     RAW_INPUT,
     InferRequest,
+    RequestedOutput,
     decode_request,
     encode_request,
     encode_response,
 )
 from modelserver.engine.tensors.rows import count_rows, cut, is_plain, join_answers
 from modelserver.engine.tensors.shared_memory import NO_MEMORY, Memory, SharedMemory
-from modelserver.engine.tensors.tensor import OutputTensor, Tensor, elements
+from modelserver.engine.tensors.tensor import CLASSIFICATION, OutputTensor, Tensor, elements
 from modelserver.engine.wire.messages import TENSORS, SequenceHeaders
 from modelserver.errors import BadRequest, InternalError
 from modelserver.models.options.signature import Signature
@@ -84,7 +84,7 @@ class InputRules(msgspec.Struct, frozen=True):
         self.signature.check_inputs(request.inputs)
         if request.outputs:
             self.signature.check_outputs(self.model, [output.name for output in request.outputs])
-            check_classification(request.outputs)
+            _check_classification(request.outputs)
         timeout = _timeout(request)
         sequence = self.sequence_of(request)
         rows = count_rows(request.inputs)
@@ -302,3 +302,14 @@ def _timeout(request: InferRequest) -> float | None:
     if type(value) is not int or value < 0:
         raise BadRequest(f"the request: parameter timeout is {value!r}, a number of microseconds is needed")
     return min(value, _LONGEST) / 1e6 or None
+
+
+def _check_classification(outputs: Sequence[RequestedOutput]) -> None:
+    """Raises BadRequest unless each number of classes is a whole one, or 0 for the tensor itself."""
+    for each in outputs:
+        count = each.parameters.get(CLASSIFICATION, 0)
+        if type(count) is not int or count < 0:
+            raise BadRequest(
+                f"output '{each.name}': parameter {CLASSIFICATION} is {count!r}, "
+                "a number of classes is needed"
+            )

@@ -1,7 +1,7 @@
 """Triton's classification extension: an output as the classes with the highest values.
 
 A client asks for it by the parameter ``classification`` of a requested output, which the server has checked
-(`tensors/classification.py`). Labels are those of the model's ``index_to_name.json``.
+(`surface/inference/v2.py`). Labels are those of the model's ``index_to_name.json``.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from modelserver.engine.tensors.classification import CLASSIFICATION
 from modelserver.engine.tensors.datatypes import BYTES, pack, unpack
 from modelserver.engine.tensors.rows import OutputForm, OutputWish
+from modelserver.engine.tensors.tensor import CLASSIFICATION
 from modelserver_handlers.labels import LABELS_FILE, load_label_mapping
 
 _log = logging.getLogger(__name__)
