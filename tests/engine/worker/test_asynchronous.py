@@ -4,6 +4,7 @@ import os
 import threading
 
 import pytest
+import uvloop
 from tests.engine.worker.channels import Connection, service_of
 
 from modelserver.engine.wire.messages import (
@@ -63,6 +64,34 @@ async def bench(capsys):
         each.server.close()
         await asyncio.wait_for(each.task, 10.0)
         each.end.close()
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_answers_that_the_connection_has_no_room_for_are_sent_whole(run):
+    """The server may be slow to read: it was uvloop that made the connection fail instead of wait."""
+
+    async def handle(data, context):
+        return [bytes(1 << 20)]
+
+    async def receive():
+        made = Bench(handle)
+        for sequence in range(8):
+            made.ask(sequence)
+        threading.Thread(target=collect, args=[made]).start()
+        await asyncio.wait_for(made.task, 10.0)
+        made.end.close()
+
+    def collect(made):
+        made.server.setblocking(True)
+        while len(made.received) < 8:
+            made.take(made.server.recv(1 << 16))
+        sizes.extend(len(content) for _, content in made.received)
+        made.server.close()
+
+    sizes = []
+    run(receive())
+
+    assert sizes == [1 << 20] * 8
 
 
 async def test_contexts_are_of_one_request(bench):

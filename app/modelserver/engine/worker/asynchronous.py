@@ -46,6 +46,8 @@ class AsyncCalls:
         """Returns when all calls have ended after a stop, or at once if the server is gone."""
         loop = asyncio.get_running_loop()
         loop.add_reader(self._channel.fileno(), self._read)
+        # Answers are sent whole; uvloop makes what it reads non-blocking.
+        os.set_blocking(self._channel.fileno(), True)
         try:
             self._read()
             await self._stopped.wait()
