@@ -220,7 +220,7 @@ async def test_answers_are_those_of_vllms_application(tmp_path, capsys):
         with pytest.raises(PredictionException, match="cannot use the schema"):
             await bench.send(messages=MESSAGES, structured_outputs={"json": {"$ref": "#"}})
         call = asyncio.create_task(bench.send(CHAT, stream=True, messages=MESSAGES, ignore_eos=True))
-        await asyncio.sleep(0.2)
+        await until(bench.engine.get_num_unfinished_requests)
         call.cancel()
         await asyncio.wait([call])
         assert (call.cancelled(), bench.engine.get_num_unfinished_requests()) == (True, 0)
