@@ -277,10 +277,10 @@ class WorkerSpec:
     at once, and ``need`` are the bytes that loading may take. ``concurrency``: how many batches a worker runs
     at once, answered in any order; 0: one at a time. ``idempotent``: batches may run again of which nobody
     knows whether a lost worker began them. ``measured`` gets printed metrics. ``ipex``: whether handlers use
-    Intel's extension, and on GPUs. ``named_files`` are files of the server, by
-    the variable that names each. ``worth``: requests wait until a worker has started, those first that are
-    worth most; None: not on demand. ``room``: for how many more workers there is memory, below 0 if it is
-    exceeded. ``shortage``: what requests receive whose time passes while they wait for memory.
+    Intel's extension, and on GPUs. ``named_files`` are files of the server, by the variable that names each.
+    ``worth``: requests wait until a worker has started, those first that are worth most; None: not on demand.
+    ``room``: for how many more workers there is memory, below 0 if it is exceeded. ``shortage``: what
+    requests receive whose time passes while they wait for memory.
     """
 
     load: Load

@@ -17,9 +17,8 @@ from modelserver.surface.inference.routes import Route
 # The application gets the body in bytes, whatever its type.
 OCTETS: Final = "application/octet-stream"
 # The built-in handlers that are none.
-_PLAIN: Final = (
-    *("base_handler", "text_classifier", "image_classifier", "object_detector", "image_segmenter"),
-    *("densenet_handler", "tabular"),
+_PLAIN: Final = re.compile(
+    "(base|densenet)_handler|(text|image)_classifier|object_detector|image_segmenter|tabular"
 )
 _WEBSOCKET: Final = b"sec-websocket-key"
 
@@ -66,7 +65,7 @@ def may_take_scopes(load: Load) -> bool:
     try:
         source = Path(load.model_dir, module).with_suffix(".py").read_bytes()
     except OSError:
-        return module not in _PLAIN
+        return _PLAIN.fullmatch(module) is None
     return bool(attribute) or re.search(rb"\bapp\b|import\s*\*", source) is not None
 
 
