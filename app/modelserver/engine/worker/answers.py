@@ -11,6 +11,8 @@ from typing import Any
 
 import orjson
 
+from modelserver_handlers.arrays import is_tensor
+
 _FAST = orjson.OPT_INDENT_2 | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_SUBCLASS
 _V1 = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
@@ -115,9 +117,3 @@ def _as_list(value: Any) -> Any:
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"Type is not JSON serializable: {type(value).__name__}")
-
-
-def is_tensor(value: Any) -> bool:
-    """Whether it is one of torch, which is not imported for that."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)

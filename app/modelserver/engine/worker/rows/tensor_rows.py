@@ -19,33 +19,22 @@ JSON.
 
 from __future__ import annotations
 
-import importlib
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from modelserver.engine.tensors.datatypes import BYTES, DATATYPES, TensorError, pack, split_elements, unpack
 from modelserver.engine.tensors.rows import Form, InputForm, OutputForm, decode_form, pack_answer, separate
-from modelserver.engine.worker.answers import Unserializable, encode_instance, is_tensor
+from modelserver.engine.worker.answers import Unserializable, encode_instance
 from modelserver.engine.worker.rows.classes import classified
+from modelserver_handlers.arrays import encode, is_array, row_of, stack
 from modelserver_handlers.tensor_rows import TensorRows
 
 if TYPE_CHECKING:
     from modelserver.engine.wire.messages import OutputSpec, Row
 
-_TORCH = {
-    "BOOL": "bool",
-    **{f"{sign.upper()}INT{bits}": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
-    "FP16": "float16",
-    "BF16": "bfloat16",
-    "FP32": "float32",
-    "FP64": "float64",
-}
-_DATATYPES = {name: datatype for datatype, name in _TORCH.items()}
 _ONLY = "data"
-_BRAIN_FLOATS = "modelserver_handlers.brain_floats"
 
 
 class UnknownOutput(Exception):
@@ -81,73 +70,17 @@ def _numbers(form: Form, count: int, tail: memoryview) -> list[Any]:
     sizes = [math.prod(each.shape) * DATATYPES[each.datatype].width for each in form.inputs]
     if sum(sizes) * count != len(tail):
         raise TensorError(f"received {len(tail)} bytes of rows, expected {sum(sizes) * count}")
-    tensors = _stack(form, sizes, count, tail)
+    tensors = stack(form, sizes, count, tail)
     columns = list(tensors.values())
     return TensorRows(
-        [_named(form, [_row(column, row) for column in columns]) for row in range(count)], tensors
+        [_named(form, [row_of(column, row) for column in columns]) for row in range(count)], tensors
     )
-
-
-def _row(column: Any, row: int) -> Any:
-    """A row; keeps a numpy scalar an array, or it would lose its BF16 mark."""
-    return column[row] if column.ndim > 1 or not _is_brain(column) else column[row, ...]
 
 
 def _named(form: Form, values: Sequence[Any]) -> dict[str, Any]:
     if len(values) == 1:
         return {_ONLY: values[0]}
     return {each.name: value for each, value in zip(form.inputs, values, strict=True)}
-
-
-def _stack(form: Form, sizes: Sequence[int], count: int, tail: memoryview) -> dict[str, Any]:
-    """By torch if the handler has imported it."""
-    return (_stack_torch if "torch" in sys.modules else _stack_numpy)(form, sizes, count, tail)
-
-
-def _stack_torch(form: Form, sizes: Sequence[int], count: int, tail: memoryview) -> dict[str, Any]:
-    torch: Any = sys.modules["torch"]
-    for each in form.inputs:
-        if not hasattr(torch, _TORCH[each.datatype]):
-            raise TensorError(f"tensors of {each.datatype} need torch 2.3 or newer, not {torch.__version__}")
-    # A copy, as the frame owns the bytes, and the handler may keep its tensors or write to them.
-    buffer = bytearray(tail)
-    whole = torch.frombuffer(buffer, dtype=torch.uint8) if buffer else torch.empty(0, dtype=torch.uint8)
-    whole = whole.view(count, sum(sizes))
-    tensors, begin = {}, 0
-    for each, size in zip(form.inputs, sizes, strict=True):
-        # Several inputs are side by side in each row; one needs no change.
-        raw = whole[:, begin : begin + size].contiguous().view(-1)
-        values = raw != 0 if each.datatype == "BOOL" else raw.view(getattr(torch, _TORCH[each.datatype]))
-        tensors[each.name] = values.view(count, *each.shape)
-        begin += size
-    return tensors
-
-
-def _stack_numpy(form: Form, sizes: Sequence[int], count: int, tail: memoryview) -> dict[str, Any]:
-    numpy: Any = importlib.import_module("numpy")
-    whole = numpy.frombuffer(bytes(tail), numpy.uint8).reshape(count, sum(sizes))
-    tensors, begin = {}, 0
-    for each, size in zip(form.inputs, sizes, strict=True):
-        raw = numpy.ascontiguousarray(whole[:, begin : begin + size]).reshape(-1)
-        if each.datatype == "BF16" and "ml_dtypes" in sys.modules:
-            values = raw.view(sys.modules["ml_dtypes"].bfloat16)
-        elif each.datatype == "BF16":
-            values = importlib.import_module(_BRAIN_FLOATS).widened(raw)
-        elif each.datatype == "BOOL":
-            values = raw != 0
-        else:
-            values = raw.view(numpy.dtype(_TORCH[each.datatype]).newbyteorder("<"))
-        tensors[each.name] = values.reshape(count, *each.shape)
-        # Read-only, as rows must be unchanged for a retry.
-        tensors[each.name].flags.writeable = False
-        begin += size
-    return tensors
-
-
-def _is_brain(value: Any) -> bool:
-    """Whether ``value`` was received as BF16, for which numpy has no type."""
-    brains = sys.modules.get(_BRAIN_FLOATS)
-    return brains is not None and isinstance(value, brains.BrainFloats) and value.unchanged
 
 
 def _mixed(form: Form, row: memoryview) -> dict[str, Any]:
@@ -161,7 +94,7 @@ def _mixed(form: Form, row: memoryview) -> dict[str, Any]:
 
 def _value(each: InputForm, piece: memoryview) -> Any:
     if each.datatype != BYTES:
-        return _row(_stack(Form((each,)), [len(piece)], 1, piece)[each.name], 0)
+        return row_of(stack(Form((each,)), [len(piece)], 1, piece)[each.name], 0)
     values = unpack(BYTES, piece)
     return _nest([value.decode() for value in values] if each.text else values, each.shape)
 
@@ -222,10 +155,10 @@ def _outputs(value: Any, specs: Sequence[OutputSpec], inputs: Set[str]) -> Mappi
         # Several inputs may be returned as several outputs.
         is_row = len(inputs) > 1 and value.keys() == inputs
         if all(isinstance(name, str) for name in value) and (
-            is_row or value.keys() <= names or all(map(_is_array, value.values()))
+            is_row or value.keys() <= names or all(map(is_array, value.values()))
         ):
             return value
-    values = value if isinstance(value, tuple) and value and all(map(_is_array, value)) else (value,)
+    values = value if isinstance(value, tuple) and value and all(map(is_array, value)) else (value,)
     return {
         specs[place].name if place < len(specs) else f"output_{place}": each
         for place, each in enumerate(values)
@@ -249,10 +182,8 @@ def _encode(name: str, value: Any, spec: OutputSpec | None, whole: bool) -> tupl
 
 def _tensor(value: Any, spec: OutputSpec | None) -> tuple[str, tuple[int, ...], bytes]:
     """Datatype, shape and bytes."""
-    if is_tensor(value):
-        return _of_torch(value)
-    if _is_numpy(value):
-        return _of_numpy(value)
+    if is_array(value):
+        return encode(value)
     if isinstance(value, (str, bytes, bytearray)):
         content = value.encode() if isinstance(value, str) else bytes(value)
         return BYTES, (), pack(BYTES, [content])
@@ -322,39 +253,3 @@ def _of_numbers(values: Sequence[Any], declared: str | None) -> str | None:
             return "INT64" if lowest >= -_WHOLE else None
         return "UINT64" if lowest >= 0 and highest < 2 * _WHOLE else None
     return "FP64" if kinds <= {int, float} and float in kinds else None
-
-
-def _is_array(value: Any) -> bool:
-    return is_tensor(value) or _is_numpy(value)
-
-
-def _is_numpy(value: Any) -> bool:
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic))
-
-
-def _of_torch(value: Any) -> tuple[str, tuple[int, ...], bytes]:
-    torch: Any = sys.modules["torch"]
-    datatype = _DATATYPES.get(str(value.dtype).removeprefix("torch."))
-    if datatype is None:
-        raise TensorError(f"tensors of {value.dtype} have no datatype in the protocol")
-    flat = value.detach().cpu().contiguous().reshape(-1)
-    return datatype, tuple(value.shape), flat.view(torch.uint8).numpy().tobytes()
-
-
-def _of_numpy(value: Any) -> tuple[str, tuple[int, ...], bytes]:
-    numpy: Any = sys.modules["numpy"]
-    if _is_brain(value):
-        return "BF16", value.shape, sys.modules[_BRAIN_FLOATS].narrowed(value)
-    array = numpy.asarray(value)
-    if array.dtype.kind in "SUO":
-        texts = [each.encode() if isinstance(each, str) else each for each in array.reshape(-1).tolist()]
-        if not all(isinstance(each, bytes) for each in texts):
-            raise TensorError("an array of objects may hold text and bytes only")
-        return BYTES, array.shape, pack(BYTES, texts)
-    datatype = _DATATYPES.get(array.dtype.name)
-    if datatype is None:
-        raise TensorError(f"arrays of {array.dtype} have no datatype in the protocol")
-    if array.dtype.byteorder == ">":
-        array = array.astype(array.dtype.newbyteorder("<"))
-    return datatype, array.shape, array.tobytes()
