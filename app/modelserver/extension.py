@@ -33,9 +33,10 @@ if TYPE_CHECKING:
     from modelserver.models.settings.settings import Settings
     from modelserver.models.version import ModelVersion, Router
     from modelserver.surface.api.services import AddRoutes, Role, Services
+    from modelserver.surface.http.cors import Pairs
     from modelserver.surface.http.edge import Edge
-    from modelserver.surface.http.exchange import HotRoutes
-    from modelserver.surface.inference.inference import InferenceProtocol
+    from modelserver.surface.http.exchange import Exchange, HotRoutes
+    from modelserver.surface.inference.inference import Find, InferenceProtocol, MakeCodec
     from modelserver.surface.tls.context import Certificate
     from modelserver.surface.watching import Watch
 
@@ -104,6 +105,7 @@ class Endpoints:
     ``paths`` are those of protocols that extensions add. ``watch_request`` and ``watch_call`` are called with
     requests over gRPC, and with whole calls, if anybody watches those. ``edge`` makes the application of an
     address. ``sockets`` are bound, and do not listen yet; ``roles`` are those of their addresses.
+    ``headers`` are those of every answer.
     """
 
     services: Services
@@ -116,6 +118,7 @@ class Endpoints:
     roles: Mapping[Address, AbstractSet[Role]]
     sockets: Mapping[Address, socket.socket]
     on_response: OnResponse
+    headers: Pairs
     certificate: Certificate | None
     stamped_log: bool
 
@@ -208,9 +211,20 @@ class Host:
         """
         self.watches.append((watch, whole_calls))
 
-    def answer(self, protocol: InferenceProtocol) -> None:
-        """Adds a protocol of inference over REST."""
-        self.protocols.append(protocol)
+    def answer(
+        self,
+        name: str,
+        paths: str,
+        *,
+        codec: MakeCodec | None = None,
+        serve: Callable[[Exchange], None] | None = None,
+        find: Callable[[Find], Find] | None = None,
+    ) -> None:
+        """Adds a protocol of inference over REST; the arguments are those of InferenceProtocol."""
+        # As open_extensions.
+        from modelserver.surface.inference.inference import InferenceProtocol  # noqa: PLC0415
+
+        self.protocols.append(InferenceProtocol(name, paths, codec, serve, find))
 
     def rpc(self, name: str, respond: Rpc) -> None:
         """``respond`` serves the Open Inference service's method of this name over gRPC."""

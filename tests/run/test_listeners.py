@@ -44,6 +44,7 @@ async def test_a_listener_does_not_wait_for_its_application():
         roles={address: {"inference", "management", "metrics"}},
         sockets={address: bound},
         on_response=lambda *_: None,
+        headers=(),
         certificate=None,
         stamped_log=True,
     )

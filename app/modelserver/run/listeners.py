@@ -8,26 +8,72 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from functools import partial
 
 from modelserver.engine.telemetry.access import OnResponse
 from modelserver.extension import Endpoints, Host, Listener
 from modelserver.models.settings.address import Address
 from modelserver.models.settings.settings import Settings
 from modelserver.run.binding import roles_by_address
-from modelserver.surface.api.services import LateApp, Role, Services
-from modelserver.surface.auth.guard import Guard
+from modelserver.surface.api.services import LateApp, Services
 from modelserver.surface.auth.origins import check_host, check_origin, tells_about_models
-from modelserver.surface.http.connection import HttpListener
-from modelserver.surface.http.cors import Cors
+from modelserver.surface.http.cors import Cors, configured_pairs
 from modelserver.surface.http.edge import Check, Edge
-from modelserver.surface.http.protocol import HttpProtocol
+from modelserver.surface.http.protocol import HttpServer
 from modelserver.surface.inference.inference import InferenceApi
 from modelserver.surface.tls.context import Certificate
 from modelserver.surface.watching import Watch, joined
 
 BACKLOG = 2048
+
+
+class HttpAddress:
+    """HTTP at one address; see :class:`modelserver.extension.Listener`."""
+
+    def __init__(self, address: Address, endpoints: Endpoints) -> None:
+        services, roles = endpoints.services, endpoints.roles[address]
+        tokens, settings = services.tokens, services.settings
+        self._server = HttpServer(
+            endpoints.edge(address),
+            endpoints.hot if "inference" in roles else None,
+            settings.max_request_size,
+            endpoints.on_response,
+            intake=services.intake,
+            outgoing=services.outgoing,
+            headers=endpoints.headers,
+            verifier=None if tokens is None else tokens.verifier,
+            roles=roles,
+            ping_token=settings.ping_token,
+        )
+        self._socket = endpoints.sockets[address]
+        certificate = endpoints.certificate if address.scheme == "https" else None
+        self._tls = {} if certificate is None else certificate.server_arguments()
+        self._accepting: asyncio.Server | None = None
+
+    async def open(self) -> None:
+        loop, connect, bound = asyncio.get_running_loop(), self._server.connect, self._socket
+        if bound.family == socket.AF_UNIX:
+            self._accepting = await loop.create_unix_server(connect, sock=bound, backlog=BACKLOG)
+        else:
+            self._accepting = await loop.create_server(connect, sock=bound, backlog=BACKLOG, **self._tls)
+        self._server.check_regularly()
+
+    def certify(self, certificate: Certificate) -> None:
+        if self._tls:
+            certificate.renew(self._tls["ssl"])
+
+    async def refuse(self) -> None:
+        if self._accepting is not None:
+            self._accepting.close()
+        self._server.shutdown()
+
+    async def close(self, grace: float) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + grace
+        while self._server.connections:
+            if loop.time() > deadline:
+                break
+            await asyncio.sleep(0.02)
+        self._server.abort()
 
 
 class Listeners:
@@ -39,14 +85,9 @@ class Listeners:
     """
 
     def __init__(self, endpoints: Endpoints, others: Sequence[tuple[Listener, Address | None]] = ()) -> None:
-        certificate = endpoints.certificate
-        self._tls = {} if certificate is None else certificate.server_arguments()
-        self._endpoints = endpoints
-        # What takes over an address of HTTP opens and closes with it, and the others after it.
-        self._instead = {address: listener for listener, address in others if address is not None}
-        self._others = [listener for listener, address in others if address is None]
-        self._servers: list[asyncio.Server] = []
-        self._listeners: list[HttpListener] = []
+        instead = {address: listener for listener, address in others if address is not None}
+        self._all = [instead.get(address) or HttpAddress(address, endpoints) for address in endpoints.roles]
+        self._all += [listener for listener, address in others if address is None]
 
     async def open(self) -> None:
         """Starts to accept connections.
@@ -55,75 +96,22 @@ class Listeners:
             ConfigError: a listener of an extension cannot be opened.
             OSError: another process listens on an address.
         """
-        loop = asyncio.get_running_loop()
-        endpoints = self._endpoints
-        for instead in self._instead.values():
-            await instead.open()
-        for address, roles in endpoints.roles.items():
-            if address in self._instead:
-                continue
-            listener = self._make(address, roles)
-            make = partial(HttpProtocol, listener)
-            bound = endpoints.sockets[address]
-            if bound.family == socket.AF_UNIX:
-                server = await loop.create_unix_server(make, sock=bound, backlog=BACKLOG)
-            else:
-                tls = self._tls if address.scheme == "https" else {}
-                server = await loop.create_server(make, sock=bound, backlog=BACKLOG, **tls)
-            self._servers.append(server)
-            self._listeners.append(listener)
-            listener.check_regularly()
-        for other in self._others:
-            await other.open()
-
-    def _make(self, address: Address, roles: AbstractSet[Role]) -> HttpListener:
-        endpoints, services = self._endpoints, self._endpoints.services
-        tokens, settings = services.tokens, services.settings
-        hot, ping_token = endpoints.hot if "inference" in roles else None, settings.ping_token
-        return HttpListener(
-            endpoints.edge(address),
-            hot,
-            settings.max_request_size,
-            endpoints.on_response,
-            guard=None if tokens is None else Guard(tokens.verifier, roles, hot, ping_token=ping_token),
-            cors=Cors.of(settings),
-            intake=services.intake,
-            outgoing=services.outgoing,
-        )
+        for listener in self._all:
+            await listener.open()
 
     def certify(self, certificate: Certificate) -> None:
-        if self._tls:
-            certificate.renew(self._tls["ssl"])
-        for other in (*self._instead.values(), *self._others):
-            other.certify(certificate)
+        for listener in self._all:
+            listener.certify(certificate)
 
     async def refuse(self) -> None:
         """Accepts no more connections; existing ones close after their current request."""
-        for instead in self._instead.values():
-            await instead.refuse()
-        for server in self._servers:
-            server.close()
-        for listener in self._listeners:
-            for connection in list(listener.connections):
-                connection.shutdown()
-        for other in self._others:
-            await other.refuse()
+        for listener in self._all:
+            await listener.refuse()
 
     async def close(self, grace: float) -> None:
         """Waits at most ``grace`` seconds for pending answers, and closes all connections."""
         await self.refuse()
-        deadline = asyncio.get_running_loop().time() + grace
-        for instead in self._instead.values():
-            await instead.close(grace)
-        while any(listener.connections for listener in self._listeners):
-            if asyncio.get_running_loop().time() > deadline:
-                break
-            await asyncio.sleep(0.02)
-        for listener in self._listeners:
-            for connection in list(listener.connections):
-                connection.transport.abort()
-        for other in self._others:
-            await other.close(grace)
+        await asyncio.gather(*(listener.close(grace) for listener in self._all))
 
 
 def watch_of(host: Host, *, requests: bool, whole_calls: bool) -> Watch | None:
@@ -156,6 +144,7 @@ def make_listeners(
         roles=roles,
         sockets=sockets,
         on_response=on_response,
+        headers=configured_pairs(services.settings),
         certificate=host.certificate,
         stamped_log=stamped_log,
     )
@@ -184,7 +173,8 @@ def make_edge(address: Address, app: LateApp, services: Services, on_response: O
     """The ASGI application of an address."""
     settings = services.settings
     check = None if services.tokens is not None else check_of_pages(address, settings)
-    return Edge(app, on_response, settings.max_request_size, Cors.of(settings), check)
+    headers = configured_pairs(settings)
+    return Edge(app, on_response, settings.max_request_size, Cors(headers) if headers else None, check)
 
 
 def check_of_pages(address: Address, settings: Settings) -> Check:

@@ -19,6 +19,7 @@ def test_setup_has_certificate_and_roles_where_they_apply(scheme, has_tokens):
         certificate=SimpleNamespace(chain=b"chain", key=b"key", client_ca=b""),
         roles={address: {"inference"}},
         stamped_log=True,
+        headers=(),
         paths=(("letters", "/letters"),),
     )
     setup = setup_of(endpoints)

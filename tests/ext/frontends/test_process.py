@@ -66,10 +66,10 @@ async def test_stall_is_reported_to_the_server():
 async def test_memory_of_large_answers_is_released():
     frontend = Frontend(None, None, 0, lambda: None)
     frontend._set_up(messages.Setup(1000, 1000, access=False, stamped=False, max_outgoing=2000))
-    listener = frontend._listener
-    assert listener.outgoing.give_back == listener.intake.give_back
-    assert frontend._forwarder.on_freed == listener.intake.freed
-    assert listener.outgoing.limit == 2000
+    server = frontend._server
+    assert server.outgoing.give_back == server.intake.give_back
+    assert frontend._forwarder.on_freed == server.intake.freed
+    assert server.outgoing.limit == 2000
     frontend._access.close()
 
 

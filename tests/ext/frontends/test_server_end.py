@@ -2,9 +2,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from modelserver.engine.wire.arena import LARGE
 from modelserver.ext.frontends import messages
 from modelserver.ext.frontends.link import Link
+from modelserver.ext.frontends.messages import LARGE
 from modelserver.ext.frontends.server_end import ServerEnd
 from modelserver.surface.http.exchange import Target
 

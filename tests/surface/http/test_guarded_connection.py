@@ -3,18 +3,17 @@
 import pytest
 from tests.surface.http.wire import Wire, head, post, settle
 
-from modelserver.surface.auth.guard import Guard
 from modelserver.surface.auth.scopes import Scope
 from modelserver.surface.auth.verifier import Verifier
-from modelserver.surface.http.cors import Cors
+from modelserver.surface.http.cors import Pairs
 
 TOKEN = "Authorization: Bearer good-token"
 
 
-def guarded(cors: Cors | None = None) -> Wire:
+def guarded(headers: Pairs = ()) -> Wire:
     verifier = Verifier(lambda: 0.0)
     verifier.replace([(Scope.INFERENCE, "good-token", None)])
-    return Wire(guard=Guard(verifier, {"inference"}, ping_token=False), cors=cors)
+    return Wire(verifier=verifier, roles={"inference"}, headers=headers)
 
 
 @pytest.mark.parametrize("path", ["/hot", "/long", "/"])
@@ -64,9 +63,17 @@ async def test_preflight_request_passes_where_cors_is_on():
     """It passes nowhere else (reference 4.4); refusals then have CORS's headers."""
     preflight = head("Origin: https://a", "Access-Control-Request-Method: POST", method="OPTIONS")
     assert b" 400 " in guarded().send(preflight)
-    wire = guarded(Cors(((b"access-control-allow-origin", b"*"),)))
+    wire = guarded(((b"access-control-allow-origin", b"*"),))
     await wire.talk(preflight)
     refused = wire.send(head())
 
     assert wire.statuses == [200, 400]
     assert refused.count(b"access-control-allow-origin: *\r\n") == 1
+
+
+async def test_connection_is_closed_if_its_listener_has_shut_down():
+    wire = guarded()
+    wire.listener.shutdown()
+
+    assert wire.transport.closed
+    assert Wire(listener=wire.listener).transport.closed

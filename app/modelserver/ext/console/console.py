@@ -24,7 +24,6 @@ from modelserver.ext.console.pages import DATA_HEADERS, Pages
 from modelserver.ext.console.tries import answer_try
 from modelserver.models.options.table import OPTIONS
 from modelserver.surface.api.services import Services
-from modelserver.surface.auth.scopes import CONSOLE_PATH
 from modelserver.surface.auth.scopes import Scope as TokenScope
 from modelserver.surface.http.answers import JSON
 from modelserver.surface.http.exchange import HotRoutes
@@ -35,8 +34,9 @@ if TYPE_CHECKING:
     from modelserver.ext.console.logs.ring import LogRing
     from modelserver.ext.console.minutes import Minutes
 
-_STATIC = f"{CONSOLE_PATH}/static/"
-_TRY = f"{CONSOLE_PATH}/try/"
+_PATH = "/console"
+_STATIC = f"{_PATH}/static/"
+_TRY = f"{_PATH}/try/"
 # Bytes of a request for an estimate.
 _MOST_BYTES = 1 << 14
 # Characters of a viewer's name that count.
@@ -79,12 +79,12 @@ class Console:
         self._estimates.close()
 
     async def _response(self, path: str, request: Request) -> Response:
-        if path == CONSOLE_PATH or path.startswith(_STATIC):
+        if path == _PATH or path.startswith(_STATIC):
             return self._page(path, request)
         if path.startswith(_TRY):
             _check_method(request, "POST")
             return await answer_try(request, self._hot)
-        method, respond = self._routes.get(path.removeprefix(f"{CONSOLE_PATH}/"), ("", None))
+        method, respond = self._routes.get(path.removeprefix(f"{_PATH}/"), ("", None))
         if respond is None:
             raise ResourceNotFound
         _check_method(request, method)
@@ -92,10 +92,10 @@ class Console:
 
     def _page(self, path: str, request: Request) -> Response:
         _check_method(request, "GET", "HEAD")
-        if path == CONSOLE_PATH and request.scope["raw_path"].endswith(b"/"):
+        if path == _PATH and request.scope["raw_path"].endswith(b"/"):
             # Its files are named relative to it, so that it works behind a proxy's prefix.
             return RedirectResponse("../console", 308)
-        page = self._pages.get("index.html" if path == CONSOLE_PATH else path.removeprefix(_STATIC))
+        page = self._pages.get("index.html" if path == _PATH else path.removeprefix(_STATIC))
         if page is None:
             raise ResourceNotFound
         return page

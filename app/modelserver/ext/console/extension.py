@@ -9,7 +9,6 @@ from modelserver.ext.console.late import LateConsole
 from modelserver.ext.console.logs.ring import LogRing
 from modelserver.ext.console.minutes import Minutes
 from modelserver.extension import Endpoints, Host
-from modelserver.surface.auth.scopes import CONSOLE_PATH
 
 
 class Extension:
@@ -30,7 +29,7 @@ class Extension:
             self._console = LateConsole(endpoints, ring, minutes)
             return self._console
 
-        host.mount("management", CONSOLE_PATH, make)
+        host.mount("management", "/console", make)
         host.run(minutes.run)
         host.settle(self._settle)
 

@@ -10,7 +10,6 @@ from modelserver.ext.frontends.processes import Fleet
 from modelserver.extension import Endpoints, Host
 from modelserver.models.version import ModelVersion
 from modelserver.surface.api.services import Services
-from modelserver.surface.http.cors import Cors
 from modelserver.surface.http.intake import Intake
 from modelserver.surface.http.outgoing import Outgoing
 
@@ -85,13 +84,12 @@ def setup_of(endpoints: Endpoints) -> Setup:
     """The configuration of each front end."""
     settings, certificate = endpoints.services.settings, endpoints.certificate
     address, count = settings.inference_address, settings.front_ends
-    cors = Cors.of(settings)
     return Setup(
         settings.max_request_size,
         Intake.of(settings, count).limit,
         AccessLog.is_on(),
         endpoints.stamped_log,
-        cors.pairs if cors is not None else (),
+        endpoints.headers,
         () if endpoints.services.tokens is None else tuple(sorted(endpoints.roles[address])),
         settings.ping_token,
         (certificate.chain, certificate.key, certificate.client_ca)

@@ -8,8 +8,8 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, cast
 
-from modelserver.engine.wire.arena import LARGE, Arena, ProtocolError
-from modelserver.ext.frontends.messages import FrameError, Message, MessageT, Turn, TurnReader
+from modelserver.engine.wire.arena import Arena, ProtocolError
+from modelserver.ext.frontends.messages import LARGE, FrameError, Message, MessageT, Turn, TurnReader
 
 if TYPE_CHECKING:
     import msgspec

@@ -23,6 +23,8 @@ PREFIX = struct.Struct("<IQ")
 FRAME_BYTES = 1 << 24
 _JOIN_LIMIT = 1 << 16
 _MAX_HEAD = 1 << 31
+# Bytes of a body from which it is stored in shared memory, if there is any and it has room.
+LARGE = 1 << 17
 
 Size: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 

@@ -28,13 +28,10 @@ from modelserver.ext.frontends import messages
 from modelserver.ext.frontends.counts import ConnectionCounts
 from modelserver.ext.frontends.frontend_end import Forwarder
 from modelserver.ext.frontends.link import Link
-from modelserver.surface.auth.guard import Guard
 from modelserver.surface.auth.verifier import Verifier
-from modelserver.surface.http.connection import HttpListener
-from modelserver.surface.http.cors import Cors
 from modelserver.surface.http.intake import Intake
 from modelserver.surface.http.outgoing import Outgoing
-from modelserver.surface.http.protocol import HttpProtocol
+from modelserver.surface.http.protocol import HttpServer
 from modelserver.surface.inference.routes import target_finder
 from modelserver.surface.tls.context import Certificate
 
@@ -172,7 +169,7 @@ class Frontend:
         self.link: Link[messages.ToFrontend] = Link(messages.to_frontend_decoder, self._on_message, on_end)
         self._forwarder = Forwarder(self.link)
         self._access: AccessLog | None = None
-        self._listener: HttpListener | None = None
+        self._server: HttpServer | None = None
         self._acceptor: Acceptor | None = None
         self._tls: dict[str, Any] = {}
         self._verifier = Verifier(time.time)
@@ -212,30 +209,26 @@ class Frontend:
             stamped=setup.stamped, names_failures=setup.names_failures, probes=setup.probes
         )
         access.start(self._loop)
-        guard = None
-        if setup.guarded:
-            roles = frozenset(setup.guarded)
-            guard = Guard(self._verifier, roles, self._forwarder, ping_token=setup.ping_token)
-        cors = Cors(setup.cors) if setup.cors else None
         intake = Intake(setup.max_incoming)
-        listener = self._listener = HttpListener(
+        server = self._server = HttpServer(
             self._forwarder,
             self._forwarder,
             setup.max_body,
             access.counting(self._forwarder.count),
-            guard=guard,
-            cors=cors,
             intake=intake,
             outgoing=Outgoing(setup.max_outgoing, intake.give_back),
+            headers=setup.cors,
+            verifier=self._verifier if setup.guarded else None,
+            roles=frozenset(setup.guarded),
+            ping_token=setup.ping_token,
         )
         self._paths = setup.paths
         self._forwarder.find = target_finder(setup.paths)
         self._forwarder.on_freed = intake.freed
         self._tls = Certificate(*setup.tls).server_arguments() if setup.tls else {}
-        acceptor = self._acceptor = Acceptor(
-            self._socket, self._counts, self._seat, lambda: _Connection(listener, acceptor), self._tls
-        )
-        listener.check_regularly()
+        self._acceptor = Acceptor(self._socket, self._counts, self._seat, server.connect, self._tls)
+        server.on_lost = self._acceptor.left
+        server.check_regularly()
 
     def _trace(self, traced: messages.Traced) -> None:
         exchange = self._forwarder.exchange(traced.number)
@@ -247,10 +240,9 @@ class Frontend:
         if self._closing:
             return
         self._closing = True
-        if self._acceptor is not None and self._listener is not None:
+        if self._acceptor is not None and self._server is not None:
             self._acceptor.close()
-            for connection in list(self._listener.connections):
-                connection.shutdown()
+            self._server.shutdown()
         self.link.send(messages.StoppedListening())
         self._end_when_empty()
 
@@ -264,29 +256,8 @@ class Frontend:
 
     def _hurry(self) -> None:
         self._close()
-        if self._listener is not None:
-            for connection in list(self._listener.connections):
-                connection.transport.abort()
-
-
-class _Connection(HttpProtocol):
-    """A connection that tells the acceptor when it ends."""
-
-    __slots__ = ("_acceptor",)
-
-    def __init__(self, listener: HttpListener, acceptor: Acceptor) -> None:
-        super().__init__(listener)
-        self._acceptor = acceptor
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # it writes, too
-        super().connection_made(transport)
-        if self._acceptor.is_closed:
-            # The connection was accepted just before the acceptor was closed.
-            transport.close()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self._acceptor.left()
+        if self._server is not None:
+            self._server.abort()
 
 
 class LogToServer(logging.Handler):

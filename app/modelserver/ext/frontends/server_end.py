@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from modelserver.engine.wire.arena import LARGE
 from modelserver.errors import InternalError, ResourceNotFound
 from modelserver.ext.frontends import messages
 from modelserver.ext.frontends.link import Link
@@ -194,7 +193,7 @@ class RemoteExchange(Exchange):
         if self.answered:
             return
         end = self._end
-        if len(body) >= LARGE and end.link.unsent > end.most:
+        if len(body) >= messages.LARGE and end.link.unsent > end.most:
             self.refuse(Outgoing(end.most).refusal())
             return
         self.answered = True

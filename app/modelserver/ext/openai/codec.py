@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import msgspec
 
 from modelserver.engine.tensors.weight import TooHeavy
-from modelserver.engine.wire.messages import INSTANCE
 from modelserver.errors import (
     BadRequest,
     InternalError,
@@ -324,7 +323,7 @@ def _split_embeddings(body: bytes) -> Rows:
     if request.dimensions is not None:
         options["dimensions"] = request.dimensions
     extra = _encode(options) if options else b""
-    return Rows(inputs, INSTANCE, JSON, url_path=EMBEDDINGS, extra=extra, key=EMBEDDINGS.encode() + extra)
+    return Rows.of_json(inputs, url_path=EMBEDDINGS, extra=extra, key=EMBEDDINGS.encode() + extra)
 
 
 def _split_ranking(body: bytes, *, light: bool) -> Ranking:
@@ -335,10 +334,8 @@ def _split_ranking(body: bytes, *, light: bool) -> Ranking:
     if request.top_n is not None and request.top_n < 1:
         raise BadRequest("top_n must be at least 1")
     _check_repeated(request.query, len(texts), light=light)
-    return Ranking(
+    return Ranking.of_json(
         [_encode((request.query, text)) for text in texts],
-        INSTANCE,
-        JSON,
         url_path=RERANK,
         key=RERANK.encode(),
         has_one_query=True,
@@ -360,7 +357,7 @@ def _split_scores(body: bytes, *, light: bool) -> Scores:
         raise BadRequest(f"text_1 has {len(left)} texts and text_2 {len(right)}: one, or as many, are needed")
     pairs = [_encode(pair) for pair in zip(left, right, strict=True)]
     key = SCORE.encode()
-    return Scores(pairs, INSTANCE, JSON, url_path=SCORE, key=key, has_one_query=has_one_query)
+    return Scores.of_json(pairs, url_path=SCORE, key=key, has_one_query=has_one_query)
 
 
 def _check_repeated(text: str, count: int, *, light: bool) -> None:

@@ -9,7 +9,6 @@ from modelserver.ext.openai.codec import NAME, PATHS, OpenAI
 from modelserver.ext.openai.meters import LanguageMeters
 from modelserver.extension import Host
 from modelserver.surface.api.services import Services
-from modelserver.surface.inference.inference import InferenceProtocol
 
 if TYPE_CHECKING:
     from modelserver.surface.api.application import Application
@@ -26,7 +25,7 @@ class Extension:
             describe_endpoints(app)
 
         meters = LanguageMeters(host.services.metrics)
-        host.answer(InferenceProtocol(NAME, PATHS, partial(OpenAI, meters=meters)))
+        host.answer(NAME, PATHS, codec=partial(OpenAI, meters=meters))
         host.routes("inference", add)
 
     async def close(self, grace: float) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from modelserver.ext.paths.own_paths import NAME, NONE, OwnPaths
 from modelserver.extension import Host
-from modelserver.surface.inference.inference import InferenceProtocol
 
 
 class Extension:
@@ -13,7 +12,7 @@ class Extension:
     async def open(self, host: Host) -> None:
         paths = OwnPaths(host.registry)
         host.prepare(paths.claim)
-        host.answer(InferenceProtocol(NAME, NONE, find=paths.finder))
+        host.answer(NAME, NONE, find=paths.finder)
 
     async def close(self, grace: float) -> None:
         """Nothing is open."""

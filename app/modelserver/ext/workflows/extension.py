@@ -8,7 +8,6 @@ from modelserver.ext.workflows.errors import WorkflowNotFound
 from modelserver.extension import Host
 from modelserver.surface.api.services import Services
 from modelserver.surface.http.exchange import Exchange
-from modelserver.surface.inference.inference import InferenceProtocol
 
 if TYPE_CHECKING:
     from modelserver.ext.workflows.workflows import Workflows
@@ -37,7 +36,7 @@ class Extension:
         host.routes("management", manage)
         host.routes("inference", infer)
         if workflows is None:
-            host.answer(InferenceProtocol("workflow", PATHS, serve=_refuse))
+            host.answer("workflow", PATHS, serve=_refuse)
             return
 
         async def settle(grace: float) -> None:
@@ -45,7 +44,7 @@ class Extension:
             await workflows.settle(grace)
             workflows.close()
 
-        host.answer(InferenceProtocol("workflow", PATHS, serve=workflows.serve))
+        host.answer("workflow", PATHS, serve=workflows.serve)
         host.restore(lambda: workflows.restore(host.notice))
         host.settle(settle)
 

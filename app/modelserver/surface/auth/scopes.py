@@ -22,7 +22,7 @@ class Scope(Enum):
 TOKEN_PATH = "/token"  # noqa: S105 - a route
 # Contains the tokens that the server generated.
 KEY_FILE = "key_file.json"
-CONSOLE_PATH = "/console"
+_CONSOLE = "/console"
 
 # Probes of orchestrators, which have no token, and descriptions, which reveal nothing about the models.
 _PROBES = frozenset({"/livez", "/readyz", "/v2/health/live", "/v2/health/ready"})
@@ -73,7 +73,7 @@ def _is_open(roles: AbstractSet[str], method: str, path: str, *, ping_token: boo
         return True
     if path == "/":
         return method == "OPTIONS"
-    if path == CONSOLE_PATH or path.startswith(f"{CONSOLE_PATH}/static/"):
+    if path == _CONSOLE or path.startswith(f"{_CONSOLE}/static/"):
         # The page itself, which holds no data.
         return "management" in roles and "inference" not in roles
     return path == "/ping" and not ping_token

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol
@@ -17,10 +19,11 @@ from typing import TYPE_CHECKING, Protocol
 from modelserver.engine.telemetry.access import OnResponse
 from modelserver.errors import ModelServerError, PayloadTooLarge
 from modelserver.surface.auth.guard import Guard
+from modelserver.surface.auth.verifier import Verifier
 from modelserver.surface.http.answers import form_of
 from modelserver.surface.http.asgi_cycle import CONTINUE, AsgiCycle, prepared
 from modelserver.surface.http.connection_exchange import ConnectionExchange
-from modelserver.surface.http.cors import Cors
+from modelserver.surface.http.cors import Cors, Pairs
 from modelserver.surface.http.exchange import HotRoutes, Target
 from modelserver.surface.http.head import invalid_message
 from modelserver.surface.http.intake import Intake
@@ -104,7 +107,9 @@ CHECK_SECONDS = 5.0
 class HttpListener:
     """What the connections of one listener share. Times are in seconds, sizes in bytes.
 
-    ``app`` gets the requests that are not for the hot routes.
+    ``app`` gets the requests that are not for the hot routes. Every answer has the ``headers``. With a
+    ``verifier``, requests need the tokens for ``roles``, with ``ping_token`` also ``/ping``. While it
+    ``is_closing``, new connections are closed; ``on_lost`` is called when one has ended.
     """
 
     app: ASGIApp
@@ -116,13 +121,33 @@ class HttpListener:
     keep_alive: float = KEEP_ALIVE
     intake: Intake = field(default_factory=lambda: Intake(1 << 29))
     outgoing: Outgoing = field(default_factory=lambda: Outgoing(1 << 29))
-    guard: Guard | None = None
-    cors: Cors | None = None
+    headers: Pairs = ()
+    verifier: Verifier | None = None
+    roles: AbstractSet[str] = frozenset()
+    ping_token: bool = False
+    guard: Guard | None = field(init=False)
+    cors: Cors | None = field(init=False)
+    is_closing: bool = False
+    on_lost: Callable[[], object] = lambda: None
     connections: set[Http1Connection] = field(default_factory=set)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.app = prepared(self.app)
+        self.cors = Cors(self.headers) if self.headers else None
+        verifier, roles, ping = self.verifier, self.roles, self.ping_token
+        self.guard = None if verifier is None else Guard(verifier, roles, self.hot, ping_token=ping)
+
+    def shutdown(self) -> None:
+        """Closes idle connections now, the others after their current request, and new ones at once."""
+        self.is_closing = True
+        for connection in list(self.connections):
+            connection.shutdown()
+
+    def abort(self) -> None:
+        """Closes all connections now."""
+        for connection in list(self.connections):
+            connection.transport.abort()
 
     def check(self, now: float) -> None:
         """Closes connections that are too slow or idle for too long; to be called every few seconds."""

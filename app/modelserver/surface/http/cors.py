@@ -23,17 +23,6 @@ class Cors:
 
     pairs: Pairs
 
-    @classmethod
-    def of(cls, settings: Settings) -> Cors | None:
-        """The configured headers; None if there are none."""
-        configured = (
-            (b"access-control-allow-origin", settings.cors_allowed_origin),
-            (b"access-control-allow-methods", settings.cors_allowed_methods),
-            (b"access-control-allow-headers", settings.cors_allowed_headers),
-        )
-        pairs = tuple((name, clean(text).encode("latin-1", "replace")) for name, text in configured if text)
-        return cls(pairs) if pairs else None
-
     def missing(self, present: Iterable[bytes]) -> list[tuple[bytes, bytes]]:
         """The headers that an answer does not have yet; those set by a handler take precedence."""
         names = {name.lower() for name in present}
@@ -43,6 +32,16 @@ class Cors:
         """Header lines, with line ends, that an answer with the lines ``present`` does not have yet."""
         names = [line.partition(b":")[0] for line in present.split(b"\r\n")] if present else []
         return b"".join(name + b": " + value + b"\r\n" for name, value in self.missing(names))
+
+
+def configured_pairs(settings: Settings) -> Pairs:
+    """The headers as configured."""
+    configured = (
+        (b"access-control-allow-origin", settings.cors_allowed_origin),
+        (b"access-control-allow-methods", settings.cors_allowed_methods),
+        (b"access-control-allow-headers", settings.cors_allowed_headers),
+    )
+    return tuple((name, clean(text).encode("latin-1", "replace")) for name, text in configured if text)
 
 
 def is_preflight(method: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:

@@ -82,6 +82,8 @@ class HttpProtocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # it writes, too
         self._connection = connection = Http1Connection(self, self._listener, transport, self._arrival)
         self._listener.connections.add(connection)
+        if self._listener.is_closing:
+            transport.close()
 
     def data_received(self, data: bytes | memoryview) -> None:
         connection, arrival = self._connection, self._arrival
@@ -251,6 +253,7 @@ class HttpProtocol(asyncio.Protocol):
         self.incoming = self.unparsed = None
         # These refer to the protocol: break the reference cycles.
         del self._parser, self._connection
+        self._listener.on_lost()
 
     # -- from the parser
 
@@ -377,6 +380,16 @@ class HttpProtocol(asyncio.Protocol):
         exchange.complete()
         if exchange is connection.exchange:
             connection.serve(exchange)
+
+
+class HttpServer(HttpListener):
+    """Serves the connections of one listener, whichever process accepts them."""
+
+    __slots__ = ()
+
+    def connect(self) -> HttpProtocol:
+        """The protocol of one connection."""
+        return HttpProtocol(self)
 
 
 def _new_parser(target: HttpProtocol) -> httptools.HttpRequestParser:

@@ -8,16 +8,19 @@ Helpers import the codecs, so these import little.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
 from modelserver.engine.tensors.weight import TooHeavy, is_heavy_json
-from modelserver.engine.wire.messages import BODY, FIELDS
+from modelserver.engine.wire.messages import BODY, FIELDS, INSTANCE
+from modelserver.surface.http.answers import JSON
 from modelserver.surface.http.exchange import Exchange, read_query
 from modelserver.surface.inference.scopes import OCTETS, scope_of
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from modelserver.engine.batching.request import Request
     from modelserver.engine.offload.helpers import Helpers
     from modelserver.engine.tensors.limits import RequestLimits
@@ -58,6 +61,11 @@ class Parsed(msgspec.Struct):
     def of_fields(cls, fields: Mapping[str, bytes], sequence: Sequence[tuple[bytes, bytes]] = ()) -> Parsed:
         """A request whose one row has these values by name."""
         return cls([_pack(fields)], FIELDS, sequence=sequence)
+
+    @classmethod
+    def of_json(cls, values: Sequence[bytes], **fields: Any) -> Self:
+        """A request whose rows are JSON values, and whose other fields are these."""
+        return cls(values, INSTANCE, JSON, **fields)
 
     def encode(self, model: ModelVersion, request: Request) -> tuple[bytes, str, bytes]:
         """Body, content type and further header lines of the response over REST; only if answers are joined.

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from modelserver.surface.watching import Watch
 
 Find: TypeAlias = "Callable[[bytes], Target | None]"
+MakeCodec: TypeAlias = "Callable[..., Codec]"
 
 # Bytes of a compressed body that is inflated on the event loop: at most a thousand times as many.
 _LIGHT_COMPRESSED = 1 << 12
@@ -46,15 +47,15 @@ _USUAL = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE"})
 class InferenceProtocol(NamedTuple):
     """A protocol of an extension; ``paths`` is as in :func:`target_finder`.
 
-    Its requests are queued for models, read by ``codec``, or else ``serve`` answers them. ``find`` is
+    ``serve`` answers its requests; without it they are queued for models, read by ``codec``. ``find`` is
     called with what finds the target of a URL in this process, and returns what does so instead.
     """
 
     name: str
     paths: str
-    codec: Callable[..., Codec] = Codec
+    codec: MakeCodec | None = None
     serve: Callable[[Exchange], None] | None = None
-    find: Callable[[Find], Find] = lambda find: find
+    find: Callable[[Find], Find] | None = None
 
 
 class InferenceApi:
@@ -82,14 +83,15 @@ class InferenceApi:
     ) -> None:
         self.find = target_finder((protocol.name, protocol.paths) for protocol in protocols)
         for protocol in protocols:
-            self.find = protocol.find(self.find)
+            if protocol.find is not None:
+                self.find = protocol.find(self.find)
         self._registry = registry
         self._watch = watch
         self._max_body = max_body
         self._limits = limits
         self._off_loop = off_loop or OffLoop(max_body)
-        kinds: dict[str, Callable[..., Codec]] = {"": Codec, "v1": V1, "v2": V2}
-        kinds |= {each.name: each.codec for each in protocols if each.serve is None}
+        kinds: dict[str, MakeCodec] = {"": Codec, "v1": V1, "v2": V2}
+        kinds |= {each.name: each.codec or Codec for each in protocols if each.serve is None}
         self._others = {each.name: each.serve for each in protocols if each.serve is not None}
         self._codecs = {name: kind(limits, self._off_loop.helpers, shared) for name, kind in kinds.items()}
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 
 from modelserver.engine.tensors.limits import RequestLimits
-from modelserver.engine.wire.messages import INSTANCE
 from modelserver.errors import BadRequest
 from modelserver.surface.http.answers import JSON
 from modelserver.surface.inference.codec import SECONDS, Codec, Parsed
@@ -44,7 +43,7 @@ class Instances(Parsed):
         """Raises BadRequest if there are none."""
         if not instances:
             raise BadRequest("no instances in the request: the list is empty")
-        return cls([bytes(instance) for instance in instances], INSTANCE, JSON, extra=extra, key=extra)
+        return cls.of_json([bytes(instance) for instance in instances], extra=extra, key=extra)
 
     def encode(self, model: ModelVersion, request: Request) -> tuple[bytes, str, bytes]:
         key = b"explanations" if request.rows[0].explain else b"predictions"
