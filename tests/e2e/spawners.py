@@ -13,10 +13,9 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
-from typing import Any
 
 from modelserver.engine.pools.interpreter import WORKER
-from modelserver.engine.pools.output import Capture
+from modelserver.engine.pools.local_process import Fork, LocalProcess
 from modelserver.engine.pools.variables import worker_variables
 from modelserver.engine.wire.marks import MARK, new_mark
 from modelserver.ext.forking.spawner import _spawner_threads
@@ -77,18 +76,22 @@ class Spawned:
 
 def fork_spawners(address: str) -> None:
     """From now on the spawners of this process are requested at the address."""
-    start = Capture.start
+    start = LocalProcess.start
 
     async def start_forked(
-        self: Capture, python: str, environment: Mapping[str, str], connection: int, module: str = WORKER
-    ) -> Any:
-        if module == _MODULE:
-            descriptors = [connection, *self.outputs]
-            if pid := await asyncio.to_thread(_request, address, environment, descriptors):
-                return Spawned(pid)
-        return await start(self, python, environment, connection, module)
+        self: LocalProcess,
+        connection: int,
+        python: str = sys.executable,
+        module: str = WORKER,
+        fork: Fork | None = None,
+    ) -> None:
+        async def fork_spawner(outputs: tuple[int, int], connection: int) -> Spawned | None:
+            pid = await asyncio.to_thread(_request, address, self.variables, [connection, *outputs])
+            return Spawned(pid) if pid else None
 
-    Capture.start = start_forked  # type: ignore[method-assign]
+        await start(self, connection, python, module, fork_spawner if module == _MODULE else fork)
+
+    LocalProcess.start = start_forked  # type: ignore[method-assign]
 
 
 def _request(address: str, environment: Mapping[str, str], descriptors: list[int]) -> int:

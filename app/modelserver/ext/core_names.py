@@ -15,13 +15,11 @@ NAMES: Final[Mapping[str, str]] = {
     "engine.offload.gradual": "GradualCalls",
     "engine.offload.helpers": "Helpers",
     "engine.pools.channel": "FrameChannel",
-    "engine.pools.memory_kills": "kills",
-    "engine.pools.output": "Capture",
+    "engine.pools.local_process": "LocalProcess",
     "engine.pools.pool": "Pool",
     "engine.pools.process": "RemoteProcess",
     "engine.pools.ranks": "RankGroup",
     "engine.pools.spec": "OnLost OnMessage PoolLimits Ports WorkerSpec WorkerState",
-    "engine.pools.variables": "THREAD_VARIABLES worker_variables",
     "engine.pools.worker": "Worker",
     "engine.telemetry.access": "AccessLog",
     "engine.telemetry.arrivals": "ArrivalHistory",
@@ -36,17 +34,15 @@ NAMES: Final[Mapping[str, str]] = {
     "engine.tensors.tensor": "OutputTensor Tensor",
     "engine.tensors.weight": "LIGHT_BYTES TooHeavy",
     "engine.wire.arena": "Arena ProtocolError",
-    "engine.wire.frames": "encode FrameReader",
     "engine.wire.marks": "Mark",
     "engine.wire.messages": "Answer Row SequenceHeaders",
     "engine.workdir": "work_directory",
-    "engine.worker.channel": "ServerChannel",
     "engine.worker.parent": "die_with",
     "engine.worker.runtime": "run_worker",
     "errors": (
-        "BadRequest ConfigError Conflict DeadlineExceeded DownloadFailed InternalError InvalidModel "
-        "MethodNotAllowed ModelFileExists ModelNotFound ModelServerError PayloadTooLarge "
-        "ResourceNotFound ServiceUnavailable StartFailed WorkerDied"
+        "BadRequest ConfigError Conflict DeadlineExceeded DownloadFailed InternalError "
+        "InvalidModel MethodNotAllowed ModelFileExists ModelNotFound ModelServerError "
+        "PayloadTooLarge ResourceNotFound ServiceUnavailable StartFailed WorkerDied"
     ),
     "extension": "Endpoints ExtensionRow Host Rpc",
     "models.archives.incoming": "Incoming Transfer",

@@ -11,8 +11,8 @@ from modelserver.engine.pools.output import (
     LINES_A_SECOND,
     LINES_AT_ONCE,
     MAX_LINES,
-    Capture,
     LineReader,
+    OutputReaders,
     PrintedMetric,
     parse_metric,
 )
@@ -30,14 +30,17 @@ async def reader(tail, caplog):
 
 
 async def test_the_last_lines_are_stored():
-    capture = Capture()
-    capture.read("W")
-    os.write(capture.outputs[0], b"".join(b"%d\n" % number for number in range(MAX_LINES + 5)))
-    capture.close_outputs()
-    await capture.finish()
+    output = OutputReaders()
+    output.name("W")
+    (out, out_end), (err, err_end) = os.pipe(), os.pipe()
+    output.attach((out, err))
+    os.write(out_end, b"".join(b"%d\n" % number for number in range(MAX_LINES + 5)))
+    os.close(out_end)
+    os.close(err_end)
+    await output.finish()
 
-    assert capture.last(2) == f"{MAX_LINES + 3}\n{MAX_LINES + 4}"
-    assert capture.last(2 * MAX_LINES).startswith("5\n6\n")
+    assert output.last(2) == f"{MAX_LINES + 3}\n{MAX_LINES + 4}"
+    assert output.last(2 * MAX_LINES).startswith("5\n6\n")
 
 
 async def test_lines_are_logged_however_they_are_cut(reader, tail, caplog):

@@ -17,9 +17,9 @@ def spec(**fields):
 def test_environment_has_the_threads():
     """Workers get the server's environment with thread counts, less what is hidden (reference 12.1, F68)."""
     hidden = re.compile("SECRET.*|PASS")
-    environment = spec(hidden_variables=hidden, extra_environment={"RANK": "0"}).environment(
-        {"PATH": "/bin", "SECRET_KEY": "1", "PASS": "2", "PASSAGE": "3", "MKL_NUM_THREADS": "9"}
-    )
+    machine = {"PATH": "/bin", "SECRET_KEY": "1", "PASS": "2", "PASSAGE": "3", "MKL_NUM_THREADS": "9"}
+    own = spec(extra_environment={"RANK": "0"}).own_environment()
+    environment = worker_variables(machine, hidden, own, 3)
 
     assert environment == {
         "PATH": "/bin",

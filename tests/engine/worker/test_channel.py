@@ -145,7 +145,6 @@ def test_arena_of_the_server_is_used(ends):
 def test_headers_of_a_row_outlast_what_is_received_after_it(ends):
     server_end, worker_end = ends
     channel = ServerChannel(worker_end)
-    channel.use(None, shared=False)
     headers = msgspec.Raw(msgspec.msgpack.encode([(b"name", b"value")]))
     server_end.sendall(frames(Predict(1, [Row("a", 1, headers=headers)])))
     messages = [message for message, _ in channel.take(wait=True)]
@@ -161,7 +160,6 @@ def test_headers_of_a_row_outlast_what_is_received_after_it(ends):
 def test_a_pong_gives_memory_back(ends):
     server_end, worker_end = ends
     channel = ServerChannel(worker_end)
-    channel.use(None, shared=False)
     body = bytes(1_000_000)
     frame = b"".join(encode(Predict(1, [Row("a", len(body))]), [body]))
     sending = threading.Thread(target=server_end.sendall, args=(frame,))

@@ -3,7 +3,6 @@ import struct
 import pytest
 
 from modelserver.engine.wire.arena import ProtocolError
-from modelserver.engine.wire.frames import FrameReader, encode
 from modelserver.ext.cluster import messages as wire
 from modelserver.ext.cluster.greeting import invite
 
@@ -27,26 +26,27 @@ _FROM_AGENT = [
 
 
 def _read(decoder, data):
-    return [message for message, _ in FrameReader(decoder, wire.MAX_MESSAGE).feed(data)]
+    """The messages in bytes that arrive in two parts."""
+    reader = wire.MessageReader(decoder)
+    return [*reader.feed(data[:70]), *reader.feed(data[70:])]
 
 
 def test_each_side_reads_what_the_other_may_say():
-    to_agent = b"".join(b"".join(encode(message)) for message in _TO_AGENT)
+    to_agent = b"".join(map(wire.encode, _TO_AGENT))
     assert _read(wire.to_agent_decoder, to_agent) == _TO_AGENT
-    from_agent = b"".join(b"".join(encode(message)) for message in _FROM_AGENT)
+    from_agent = b"".join(map(wire.encode, _FROM_AGENT))
     assert _read(wire.from_agent_decoder, from_agent) == _FROM_AGENT
 
     for decoder, messages in ((wire.from_agent_decoder, _TO_AGENT), (wire.to_agent_decoder, _FROM_AGENT)):
         for message in messages:
             with pytest.raises(ProtocolError, match="no message"):
-                _read(decoder, b"".join(encode(message)))
+                _read(decoder, wire.encode(message))
 
 
 def test_a_long_message_is_refused_by_its_announcement():
-    for size in (wire.MAX_MESSAGE + 1, 0xFFFFFFFF):
-        reader = FrameReader(wire.from_agent_decoder, wire.MAX_MESSAGE)
-        with pytest.raises(ProtocolError, match=f"no frame: {size} bytes announced"):
-            list(reader.feed(struct.pack("<II", size, 10)))
+    for rest, size in ((wire.MAX_MESSAGE + 5, wire.MAX_MESSAGE + 1), (0xFFFFFFFF, 0xFFFFFFFB), (20, 10)):
+        with pytest.raises(ProtocolError, match=f"no message: {rest} bytes announced, then {size}"):
+            _read(wire.from_agent_decoder, struct.pack("<II", rest, size))
 
 
 def test_invitations_in_messages_are_not_printed():

@@ -10,9 +10,9 @@ from tests.engine.pools.conftest import Conversation
 from tests.ext.forking.conftest import HEAVY, preloaded
 
 from modelserver.engine.pools.spec import WorkerSpec
+from modelserver.engine.pools.variables import THREAD_VARIABLES
 from modelserver.engine.wire.messages import Load, Loaded
 from modelserver.ext.forking import fork_server
-from modelserver.ext.forking import spawner as spawner_module
 from modelserver.ext.forking.messages import Prepare
 from modelserver.ext.forking.spawner import can_fork, why_not
 
@@ -89,22 +89,17 @@ def spec(**fields):
     return WorkerSpec(load=Load("m", "1.0", "/", "h.py", 1), frame_limit=100, **{"threads": 3, **fields})
 
 
-def test_only_some_workers_may_be_forked(monkeypatch):
-    for name in spawner_module.THREAD_VARIABLES:
-        monkeypatch.delenv(name, raising=False)
+def test_only_some_workers_may_be_forked():
+    def reason(threads=("3", "3", "3"), **fields):
+        return why_not(spec(**fields), dict(zip(THREAD_VARIABLES, threads, strict=True)))
 
-    assert why_not(spec(extra_environment={"CUDA_VISIBLE_DEVICES": "1"})) == ""
-    assert "Python of their own" in why_not(spec(python="/usr/bin/python3"))
-    assert "install_py_dep_per_model" in why_not(spec(extra_environment={"PYTHONPATH": "/m/packages"}))
-    assert "LD_PRELOAD must" in why_not(spec(extra_environment={"LD_PRELOAD": "x.so"}))
-    monkeypatch.setenv("OMP_NUM_THREADS", "5")
-    assert "one and the same" in why_not(spec())
-    monkeypatch.setenv("MKL_NUM_THREADS", "5")
-    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "5")
-    assert why_not(spec()) == ""
-    for name in spawner_module.THREAD_VARIABLES:
-        monkeypatch.setenv(name, "4,2")
-    assert "one and the same" in why_not(spec())
+    assert reason(extra_environment={"CUDA_VISIBLE_DEVICES": "1"}) == ""
+    assert "Python of their own" in reason(python="/usr/bin/python3")
+    assert "install_py_dep_per_model" in reason(extra_environment={"PYTHONPATH": "/m/packages"})
+    assert "LD_PRELOAD must" in reason(extra_environment={"LD_PRELOAD": "x.so"})
+    assert reason(("5", "5", "5")) == ""
+    for threads in (("5", "3", "3"), ("4,2", "4,2", "4,2"), ("0", "0", "0")):
+        assert "one and the same" in reason(threads)
 
 
 # A driver that has no GPU, and records its calls.

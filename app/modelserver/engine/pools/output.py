@@ -7,14 +7,12 @@ import logging
 import math
 import os
 import re
-import subprocess
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from modelserver.engine.pools.interpreter import WORKER, worker_command
 from modelserver.engine.wire.messages import without_escapes
 
 # Metrics that a worker prints in the form of TorchServe's workers (reference 15.4).
@@ -258,69 +256,20 @@ class OutputReaders:
             LineReader(f"{label}-{name}", level, self._tail, self._measured) for level, name in levels
         )
 
-    def last(self, count: int) -> str:
-        """The last ``count`` lines as one text."""
-        return "\n".join(list(self._tail)[-count:])
-
-
-class Capture:
-    """Two pipes for a new process; ``outputs`` are its ends, for standard output and error, and ``inputs``
-    the other ends.
-    """
-
-    def __init__(self) -> None:
-        out, err = os.pipe(), os.pipe()
-        self._output = OutputReaders()
-        self.inputs = (out[0], err[0])
-        self.outputs = (out[1], err[1])
-
-    async def start(
-        self, python: str, environment: Mapping[str, str], connection: int, module: str = WORKER
-    ) -> asyncio.subprocess.Process:
-        """Has a ``python`` run a module, with this output, in a new session. Raises OSError.
-
-        It inherits ``connection``, whose number and this process's id are its arguments.
-        """
-        return await asyncio.create_subprocess_exec(
-            *worker_command(python, module),
-            str(connection),
-            str(os.getpid()),
-            # `-m` searches the current directory first, so nobody else may be able to write to it.
-            cwd="/",
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=self.outputs[0],
-            stderr=self.outputs[1],
-            pass_fds=[connection],
-            start_new_session=True,
-        )
-
-    def close_outputs(self) -> None:
-        """Closes the process's ends here."""
-        for descriptor in self.outputs:
-            os.close(descriptor)
-
-    def discard(self) -> None:
-        """Closes our ends; the process was not started."""
-        for descriptor in self.inputs:
-            os.close(descriptor)
-
-    def read(self, label: str, measured: Measured | None = None) -> None:
-        """Starts reading the output; ``label`` names it in the log, ``measured`` gets metrics."""
-        self._output = OutputReaders(measured)
-        self._output.name(label)
-        for descriptor, reader in zip(self.inputs, self._output.readers, strict=True):
+    def attach(self, descriptors: Sequence[int]) -> None:
+        """Starts reading the pipes for standard output and error, and owns them."""
+        for descriptor, reader in zip(descriptors, self.readers, strict=True):
             reader.attach(descriptor)
 
     def last(self, count: int) -> str:
         """The last ``count`` lines as one text."""
-        return self._output.last(count)
+        return "\n".join(list(self._tail)[-count:])
 
     async def finish(self) -> None:
-        """Reads the remaining output of an ended process."""
+        """Reads the remaining output of an ended process from the pipes."""
         # Descendants in other sessions may keep the streams open: their output is not waited for.
-        await asyncio.wait([reader.ended for reader in self._output.readers], timeout=1.0)
-        for reader in self._output.readers:
+        await asyncio.wait([reader.ended for reader in self.readers], timeout=1.0)
+        for reader in self.readers:
             reader.close()
 
 

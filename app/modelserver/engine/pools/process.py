@@ -7,56 +7,39 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Sequence
+from functools import partial
 
 from modelserver.engine.pools.channel import Channel, FrameChannel
-from modelserver.engine.pools.memory_kills import kills
-from modelserver.engine.pools.output import Capture, OutputReaders
-from modelserver.engine.pools.spec import Child, Node, OnLost, OnMessage, Process, WorkerSpec
+from modelserver.engine.pools.local_process import LocalProcess
+from modelserver.engine.pools.output import OutputReaders
+from modelserver.engine.pools.spec import Node, OnLost, OnMessage, Process, WorkerSpec
 from modelserver.engine.wire.arena import Arena
 from modelserver.engine.wire.frames import encode
-from modelserver.engine.wire.marks import Mark
 from modelserver.engine.wire.messages import Recalled, ToWorker
 
 # Seconds to read the last messages of an ended worker.
 _LAST_WORDS = 1.0
-# Separate threads, as others may be busy for long, which would delay new workers.
-_enders = ThreadPoolExecutor(2, thread_name_prefix="worker-ends")
 
 
-@dataclass(slots=True, eq=False)
-class WorkerProcess:
-    """A running worker process with its channel and captured output.
+class WorkerProcess(LocalProcess):
+    """A running worker process with its ``channel``.
 
-    ``mark`` identifies it and its descendants. ``batches_started``: how many batches it had
-    started when it ended; None before its end, or if unknown. ``memory`` is where it writes that.
-    It is on this machine, so that it has no ``node`` and no ``round_trip``.
+    ``batches_started``: how many batches it had started when it ended; None before its end, or if unknown.
+    ``memory`` is where it writes that. It is on this machine, so that it has no ``node`` and no
+    ``round_trip``.
     """
 
-    process: Child
     channel: Channel
-    capture: Capture
-    mark: Mark
-    memory: Arena | None
+    memory: Arena | None = None
     batches_started: int | None = None
     node: None = None
     round_trip: float = 0.0
 
     @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    @property
     def pids(self) -> list[int]:
         """The process ids; this worker has one process."""
         return [self.pid]
-
-    @property
-    def for_memory(self) -> bool | None:
-        """Whether the system killed it for lack of memory; None if unknown. Call it once."""
-        return kills.claim()
 
     def send(self, message: ToWorker, bodies: Sequence[bytes] = ()) -> None:
         self.channel.send(message, bodies)
@@ -82,18 +65,14 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """Ends the process without asking."""
-        with contextlib.suppress(ProcessLookupError):
-            self.process.kill()
+        super().kill()
         self.channel.close()
 
     async def wait(self) -> str:
         """Waits for the end of the process and its output, and ends its descendants; returns how it ended."""
-        code = await self.process.wait()
-        # Processes that user code left behind, in the worker's process group or elsewhere (F45).
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        await asyncio.get_running_loop().run_in_executor(_enders, self.mark.end)
-        await self.capture.finish()
+        code = await self.exited()
+        await self.end_descendants()
+        await self.finish()
         # A descendant may still hold the worker's end of the connection; its messages are ignored.
         await self.channel.finish(_LAST_WORDS)
         memory, self.memory = self.memory, None
@@ -102,9 +81,6 @@ class WorkerProcess:
                 self.batches_started = memory.batches_started()
             memory.close()
         return describe_exit(code)
-
-    def last_output(self, lines: int = 20) -> str:
-        return self.capture.last(lines)
 
 
 class RemoteProcess:
@@ -189,31 +165,28 @@ async def launch(spec: WorkerSpec, label: str, on_message: OnMessage, on_lost: O
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             end.setsockopt(socket.SOL_SOCKET, option, 1 << 20)
     local.setblocking(False)
-    capture = Capture()
-    mark = Mark()
-    environment = {**spec.environment(os.environ), **mark.variables}
-    arena, memory = Arena.create(), None
+    process = WorkerProcess(os.environ, spec.own_environment(), spec.hidden_variables, spec.threads)
+    fork = None if spec.spawner is None else partial(spec.spawner.spawn, spec, process.variables)
+    arena = Arena.create()
     try:
         # A duplicate, as the arena is closed with the connection.
-        memory = None if arena is None else arena.duplicate()
+        process.memory = None if arena is None else arena.duplicate()
         Arena.send(local, b"".join(encode(spec.load)), arena)
-        process = await _start(spec, environment, remote.fileno(), capture)
+        await process.start(remote.fileno(), spec.python, fork=fork)
     except BaseException:
         local.close()
-        capture.discard()
         if arena is not None:
             arena.close()
-        if memory is not None:
-            memory.close()
+        if process.memory is not None:
+            process.memory.close()
         raise
     finally:
         remote.close()
-        capture.close_outputs()
-    capture.read(label, spec.measured)
-    _, channel = await asyncio.get_running_loop().create_unix_connection(
+    process.read(label, spec.measured)
+    _, process.channel = await asyncio.get_running_loop().create_unix_connection(
         lambda: Channel(on_message, on_lost, spec.frame_limit, arena), sock=local
     )
-    return WorkerProcess(process, channel, capture, mark, memory)
+    return process
 
 
 async def started(launching: asyncio.Task[Process], *, is_quick: bool) -> Process:
@@ -235,13 +208,3 @@ async def _end(launching: asyncio.Task[Process]) -> None:
     with contextlib.suppress(Exception, asyncio.CancelledError):
         (process := await launching).kill()
         await process.wait()
-
-
-async def _start(
-    spec: WorkerSpec, environment: Mapping[str, str], connection: int, capture: Capture
-) -> Child:
-    if spec.spawner is not None:
-        child = await spec.spawner.spawn(spec, environment, capture.outputs, connection)
-        if child is not None:
-            return child
-    return await capture.start(spec.python, environment, connection)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 from modelserver.engine.batching.policies import Adaptive, Policy, Window, make_policy
 from modelserver.engine.pools.gate import BASE_NEED, COPIES, StartGate
 from modelserver.engine.pools.output import Measured, without_quote
-from modelserver.engine.pools.variables import THREAD_VARIABLES, worker_variables
+from modelserver.engine.pools.variables import THREAD_VARIABLES
 from modelserver.engine.wire.messages import Answer, Load, Parts, Result, ToServer, ToWorker
 from modelserver.errors import ModelServerError, ServiceUnavailable
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from modelserver.engine.batching.queue import BatchQueue
     from modelserver.engine.batching.request import Batch, Request
     from modelserver.engine.demand import Demand
+    from modelserver.engine.pools.local_process import Child
 
 # Gets each message of a worker with the bytes after it, which are only valid during the call.
 OnMessage: TypeAlias = "Callable[[ToServer, memoryview], None]"
@@ -310,10 +311,6 @@ class WorkerSpec:
         processes = 1 if self.ranks is None else max(1, self.ranks.processes)
         return max(0, self.need // processes - BASE_NEED) // COPIES
 
-    def environment(self, server: Mapping[str, str]) -> dict[str, str]:
-        """The environment of workers on this machine, made from ``server``, that of the server."""
-        return worker_variables(server, self.hidden_variables, self.own_environment(), self.threads)
-
     def own_environment(self) -> dict[str, str]:
         """The variables that workers have in addition to the environment of their machine."""
         own = dict.fromkeys(THREAD_VARIABLES, str(self.own_threads)) if self.own_threads else {}
@@ -322,18 +319,11 @@ class WorkerSpec:
         named = {name: str(path) for name, path in self.named_files.items()}
         return {**own, **named, **self.extra_environment}
 
-
-class Child(Protocol):
-    """A process, however it was started."""
-
-    @property
-    def pid(self) -> int: ...
-
-    def kill(self) -> None:
-        """Ends it; ProcessLookupError if it has ended."""
-
-    async def wait(self) -> int | None:
-        """Its exit code, negative for a signal; None if unknown."""
+    @staticmethod
+    def threads_in(environment: Mapping[str, str]) -> int:
+        """The number of threads that all numeric libraries have with a worker's variables; 0: they differ."""
+        first, *others = (environment[name] for name in THREAD_VARIABLES)
+        return int(first) if first.isdecimal() and all(other == first for other in others) else 0
 
 
 _PORTS_TRIED = 1000

@@ -7,8 +7,8 @@ import os
 import socket
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NoReturn, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NoReturn, Protocol, TypeAlias
 
 from modelserver.engine.wire.arena import Arena, Turns
 from modelserver.engine.wire.frames import FrameReader, encode, to_worker_decoder
@@ -21,6 +21,9 @@ _MAX_PIECES = 512
 class Connection(Protocol):
     """What a channel uses of a socket."""
 
+    @property
+    def family(self) -> int: ...
+
     def fileno(self) -> int: ...
 
     def recv_into(self, buffer: memoryview, size: int = 0, flags: int = 0, /) -> int: ...
@@ -32,19 +35,28 @@ class Connection(Protocol):
     def shutdown(self, how: int, /) -> None: ...
 
 
+Dial: TypeAlias = Callable[[bytes], Connection]
+
+
 def _end_child() -> NoReturn:
     os.write(2, b"A process forked by the handler returned from the handler's call; it is ended.\n")
     os._exit(1)
 
 
 class ServerChannel:
-    """Receives the server's messages and sends answers."""
+    """Receives the server's messages and sends answers.
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    ``connection`` leads to the server, or to whoever sends that by which ``dial`` connects to it, before the
+    first message. Memory that comes beside the first bytes is shared with the server if it is on this
+    machine; if not, it only says who has a batch.
+    """
+
+    def __init__(self, connection: socket.socket, dial: Dial | None = None) -> None:
+        self._connection: Connection = connection
+        self._parent = connection
+        self._dial = dial
         self._arena: Arena | None = None
         self._turns: Turns | None = None
-        self._brings_arena = True
         self._reader: FrameReader[ToWorker] = FrameReader(to_worker_decoder)
         self._small = memoryview(bytearray(_CHUNK))
         self._feeding: Iterator[tuple[ToWorker, memoryview]] = iter(())
@@ -55,27 +67,19 @@ class ServerChannel:
     def fileno(self) -> int:
         return self._connection.fileno()
 
-    def use(self, arena: Arena | None, *, shared: bool) -> None:
-        """Uses this memory instead of one that comes with the first message; for a worker on a node.
-
-        If it is not ``shared`` with the server, it only says who has a batch.
-        """
-        self._brings_arena = False
-        if arena is not None:
-            self._turns = arena.turns()
-            if shared:
-                self._arena, self._reader.arena = arena, arena.incoming
-
     def messages(self) -> Iterator[tuple[ToWorker, memoryview]]:
         """Each message with the bytes after it (valid until the next); ends when the server closes."""
-        if self._brings_arena:
-            assert isinstance(self._connection, socket.socket)  # noqa: S101 - only a node's is another one
-            data, self._arena = Arena.receive(self._connection, _CHUNK)
-            if self._arena is not None:
-                self._reader.arena = self._arena.incoming
-                self._turns = self._arena.turns()
-            self.is_open = bool(data)
+        data, arena = Arena.receive(self._parent, _CHUNK)
+        self.is_open = bool(data)
+        if self._dial is None:
             self._feeding = self._reader.feed(data)
+        else:
+            self._parent.close()
+            self._connection = self._dial(data)
+        if arena is not None:
+            self._turns = arena.turns()
+            if self._connection.family == socket.AF_UNIX:
+                self._arena, self._reader.arena = arena, arena.incoming
         while self.is_open:
             for item in self._feeding:
                 yield item

@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from pathlib import Path
 from pickle import UnpicklingError
 from types import FrameType
@@ -38,7 +38,7 @@ from modelserver.engine.wire.messages import (
     Stop,
     ToServer,
 )
-from modelserver.engine.worker.channel import ServerChannel
+from modelserver.engine.worker.channel import Dial, ServerChannel
 from modelserver.engine.worker.continuous import ContinuousBatch
 from modelserver.engine.worker.failures import explain_failure, print_failure
 from modelserver.engine.worker.metrics import HandlerMetrics
@@ -112,14 +112,18 @@ def is_permanent(error: Exception) -> bool:
 
 def main() -> None:
     """Runs a worker on the socket whose number is the first argument, for the server named by the second."""
-    die_with(int(sys.argv[2]))
-    run_worker(lambda: ServerChannel(socket.socket(fileno=int(sys.argv[1]))))
+    run_worker(int(sys.argv[1]), int(sys.argv[2]))
 
 
-def run_worker(connect: Callable[[], ServerChannel]) -> None:
-    """Runs this process as a worker of the server that is connected."""
+def run_worker(descriptor: int, parent: int | None = None, dial: Dial | None = None) -> None:
+    """Runs this process as a worker on this socket; it ends with the process ``parent``.
+
+    With ``dial``, its server is not at the other end, but where ``dial`` connects by what is sent there.
+    """
+    if parent is not None:
+        die_with(parent)
     be_left_alone()
-    run(connect())
+    run(ServerChannel(socket.socket(fileno=descriptor), dial))
 
 
 def be_left_alone() -> None:

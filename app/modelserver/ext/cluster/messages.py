@@ -1,18 +1,24 @@
-"""The messages between the server and the agent of a worker on another machine; frames carry them."""
+"""The messages between the server and the agent of a worker on another machine."""
 
 from __future__ import annotations
 
+import struct
 import sys
-from typing import TypeAlias
+from collections.abc import Iterator
+from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
 
+from modelserver.engine.wire.arena import ProtocolError
 from modelserver.ext.cluster.greeting import Invitation
 
 # Bytes of a message's frame in either direction.
 MAX_MESSAGE = 4 << 20
 # The version that both sides' Python must have.
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
+# What stands before a message: the bytes that follow its first half, and those that follow all of it.
+_PREFIX = struct.Struct("<II")
+MessageT = TypeVar("MessageT")
 
 
 class Present(msgspec.Struct, frozen=True, array_like=True, tag="present"):
@@ -186,3 +192,34 @@ FromAgent: TypeAlias = (
 
 to_agent_decoder: msgspec.msgpack.Decoder[ToAgent] = msgspec.msgpack.Decoder(ToAgent)
 from_agent_decoder: msgspec.msgpack.Decoder[FromAgent] = msgspec.msgpack.Decoder(FromAgent)
+
+
+def encode(message: ToAgent | FromAgent) -> bytes:
+    """The message with its size."""
+    data = msgspec.msgpack.encode(message)
+    return _PREFIX.pack(4 + len(data), len(data)) + data
+
+
+class MessageReader(Generic[MessageT]):
+    """Turns received bytes into messages; keeps what is incomplete."""
+
+    def __init__(self, decoder: msgspec.msgpack.Decoder[MessageT]) -> None:
+        self._decoder = decoder
+        self._pending = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[MessageT]:
+        """Yields each complete message. Raises ProtocolError for anything else."""
+        self._pending += data
+        while len(self._pending) >= _PREFIX.size:
+            rest, size = _PREFIX.unpack_from(self._pending)
+            if rest != size + 4 or size > MAX_MESSAGE:
+                raise ProtocolError(f"no message: {rest} bytes announced, then {size}")
+            end = _PREFIX.size + size
+            if len(self._pending) < end:
+                return
+            encoded = bytes(self._pending[_PREFIX.size : end])
+            del self._pending[:end]
+            try:
+                yield self._decoder.decode(encoded)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                raise ProtocolError(f"no message: {error}") from error

@@ -11,7 +11,6 @@ from typing import TypeVar, cast
 from modelserver.engine.pools.process import RemoteProcess
 from modelserver.engine.pools.spec import OnMessage, WorkerSpec
 from modelserver.engine.wire.arena import ProtocolError
-from modelserver.engine.wire.frames import FrameReader, encode
 from modelserver.errors import StartFailed
 from modelserver.ext.cluster import messages
 from modelserver.ext.cluster.placing import NoPlace, Placement
@@ -42,9 +41,7 @@ class AgentConnection(RemoteProcess, asyncio.Protocol):
         self._lost_after = lost_after
         self._beat_time = min(_BEAT, lost_after / _BEATS)
         self._loop = asyncio.get_running_loop()
-        self._reader: FrameReader[messages.FromAgent] = FrameReader(
-            messages.from_agent_decoder, messages.MAX_MESSAGE
-        )
+        self._reader = messages.MessageReader(messages.from_agent_decoder)
         self._transport: asyncio.Transport | None = None
         # When the agent last sent something, and when the next beat is due; both by the loop's clock.
         self._received_at = self._due = 0.0
@@ -70,7 +67,7 @@ class AgentConnection(RemoteProcess, asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._received_at = self._loop.time()
         try:
-            for message, _ in self._reader.feed(data):
+            for message in self._reader.feed(data):
                 if isinstance(message, messages.Heard):
                     self._measure(message.number)
                 else:
@@ -85,7 +82,7 @@ class AgentConnection(RemoteProcess, asyncio.Protocol):
     def send_to_agent(self, message: messages.ToAgent) -> None:
         """Sends a message; dropped if the agent is out of reach."""
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(b"".join(encode(message)))
+            self._transport.write(messages.encode(message))
 
     def _disconnect(self) -> None:
         if self._beat_timer is not None:

@@ -10,7 +10,6 @@ import gc
 import os
 import select
 import signal
-import socket
 import sys
 import threading
 import time
@@ -20,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from modelserver.engine.wire.marks import Mark
-from modelserver.engine.worker.channel import ServerChannel
 from modelserver.engine.worker.runtime import run_worker
 
 if TYPE_CHECKING:
@@ -64,7 +62,7 @@ def become_worker(birth: Birth) -> NoReturn:
     sys.argv[:] = [str(package / "__main__.py"), *arguments]
     show_command(_WORKER, *arguments)
     gc.enable()
-    leave(lambda: run_worker(lambda: ServerChannel(socket.socket(fileno=connection))))
+    leave(lambda: run_worker(connection))
 
 
 def die_when_closed(pipe: int) -> None:

@@ -19,9 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modelserver.engine.pools.output import Capture
-from modelserver.engine.pools.variables import THREAD_VARIABLES, worker_variables
-from modelserver.engine.wire.marks import Mark
+from modelserver.engine.pools.local_process import LocalProcess
 from modelserver.ext.forking.messages import (
     ChildEnded,
     ForkRefused,
@@ -174,7 +172,7 @@ class Spawner:
     async def _spawn(
         self, spec: WorkerSpec, environment: Mapping[str, str], outputs: tuple[int, int], connection: int
     ) -> ForkedProcess | None:
-        if reason := why_not(spec):
+        if reason := why_not(spec, environment):
             raise SpawnRefused(reason)
         load = spec.load
         preload = await self._preloads.preload_of(Path(load.model_dir), load.handler)
@@ -194,7 +192,7 @@ class Spawner:
             needs.handler,
             needs.modules,
             environment=dict(environment),
-            threads=int(environment[THREAD_VARIABLES[0]]),
+            threads=spec.threads_in(environment),
         )
         self._latest = spec, environment, needs
         process = await self._running(_hidden_by(spec), environment)
@@ -258,8 +256,8 @@ def _hidden_by(spec: WorkerSpec) -> str:
     return spec.hidden_variables.pattern if spec.hidden_variables else ""
 
 
-def why_not(spec: WorkerSpec) -> str:
-    """Why a worker cannot be forked, or an empty string."""
+def why_not(spec: WorkerSpec, environment: Mapping[str, str]) -> str:
+    """Why a worker with these variables cannot be forked, or an empty string."""
     if spec.python != sys.executable:
         return "they have a Python of their own"
     early = sorted(name for name in spec.extra_environment if EARLY_VARIABLE.fullmatch(name))
@@ -267,17 +265,15 @@ def why_not(spec: WorkerSpec) -> str:
         return "they import packages of their own (install_py_dep_per_model), which no other process may have"
     if early:
         return f"{', '.join(early)} must be set before anything is imported"
-    environment = spec.environment(os.environ)
-    threads = {environment[name] for name in THREAD_VARIABLES}
-    if len(threads) > 1 or not next(iter(threads)).isdecimal() or int(next(iter(threads))) < 1:
-        return f"{', '.join(THREAD_VARIABLES)} are not one and the same number"
+    if not spec.threads_in(environment):
+        return "OMP_NUM_THREADS, MKL_NUM_THREADS, OPENBLAS_NUM_THREADS are not one and the same number"
     return ""
 
 
 def _spawner_threads() -> dict[str, str]:
     """All cores for libraries that start threads on demand; 1 for OpenBLAS, which starts them at once."""
     cores = str(len(os.sched_getaffinity(0)))
-    return {name: "1" if name.startswith("OPENBLAS") else cores for name in THREAD_VARIABLES}
+    return {"OMP_NUM_THREADS": cores, "MKL_NUM_THREADS": cores, "OPENBLAS_NUM_THREADS": "1"}
 
 
 def is_stopped(pid: int) -> bool:
@@ -294,9 +290,8 @@ class _SpawnerProcess:
 
     def __init__(
         self,
-        process: asyncio.subprocess.Process,
+        process: LocalProcess,
         control: socket.socket,
-        capture: Capture,
         on_lost: Callable[[], None],
         *,
         replaces: bool,
@@ -307,12 +302,11 @@ class _SpawnerProcess:
         self._stopped_since: float | None = None
         self._process = process
         self._control = control
-        self._capture = capture
         self._pending: deque[_Pending] = deque()
         self._children: dict[int, ForkedProcess] = {}
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(control, self._read)
-        capture.read("spawner")
+        process.read("spawner")
         self._closing: asyncio.Task[None] | None = None
         self._looking = self._loop.call_later(LOOKS, self._look)
 
@@ -324,19 +318,15 @@ class _SpawnerProcess:
         local, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         local.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         local.setblocking(False)
-        capture = Capture()
+        process = LocalProcess(environment, _spawner_threads(), None, 1)
         try:
-            own = {**_spawner_threads(), **Mark().variables}
-            variables = worker_variables(environment, None, own, 1)
-            process = await capture.start(sys.executable, variables, remote.fileno(), _FORK_SERVER)
+            await process.start(remote.fileno(), module=_FORK_SERVER)
         except BaseException:
             local.close()
-            capture.discard()
             raise
         finally:
             remote.close()
-            capture.close_outputs()
-        return cls(process, local, capture, on_lost, replaces=replaces)
+        return cls(process, local, on_lost, replaces=replaces)
 
     async def prepare(self, needs: Prepare) -> None:
         """Lets it import what a worker needs. Raises SpawnRefused."""
@@ -444,8 +434,7 @@ class _SpawnerProcess:
         self.refuse("the spawner has ended")
         self._pending.clear()
         self._children.clear()
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
+        self._process.kill()
         self._closing = self._loop.create_task(self._finish())
         self._on_lost()
 
@@ -461,5 +450,5 @@ class _SpawnerProcess:
             await self._closing
 
     async def _finish(self) -> None:
-        await self._process.wait()
-        await self._capture.finish()
+        await self._process.exited()
+        await self._process.finish()

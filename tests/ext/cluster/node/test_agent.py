@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 from tests.waiting import gone, is_alive
 
-from modelserver.engine.wire.frames import FrameReader, encode
+from modelserver.engine.pools.local_process import LocalProcess
 from modelserver.ext.cluster.hub import Hub
 from modelserver.ext.cluster.messages import (
-    MAX_MESSAGE,
     Alive,
     ArchiveTicket,
     Condition,
     Heard,
     Kill,
+    MessageReader,
     Present,
     Recall,
     Start,
@@ -31,6 +31,7 @@ from modelserver.ext.cluster.messages import (
     WorkerEnded,
     WorkerOutput,
     WorkerStarted,
+    encode,
     from_agent_decoder,
 )
 from modelserver.ext.cluster.node import agent as agent_module
@@ -47,14 +48,14 @@ class PlayedServer(asyncio.Protocol):
     def __init__(self):
         self.messages: asyncio.Queue[Any] = asyncio.Queue()
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._frames = FrameReader(from_agent_decoder, MAX_MESSAGE)
+        self._frames = MessageReader(from_agent_decoder)
         self.send_archive: Callable[[int], None] | None = None
 
     def connection_made(self, transport):
         self.transport = transport
 
     def data_received(self, data):
-        for message, _ in self._frames.feed(data):
+        for message in self._frames.feed(data):
             if isinstance(message, WantArchive) and self.send_archive is not None:
                 self.send_archive(message.offset)
             else:
@@ -64,7 +65,7 @@ class PlayedServer(asyncio.Protocol):
         self.lost.set_result(None)
 
     def send(self, message):
-        self.transport.write(b"".join(encode(message)))
+        self.transport.write(encode(message))
 
     async def next(self, *kinds):
         while True:
@@ -94,7 +95,7 @@ class Stage:
         task = asyncio.create_task(Agent(self.invitation, "n1").run())
         await self.server.next(Present)
         orders = (await self.start(), *after)
-        self.server.transport.write(b"".join(piece for order in orders for piece in encode(order)))
+        self.server.transport.write(b"".join(map(encode, orders)))
         return task
 
     async def start(self, lease=_LEASE):
@@ -148,7 +149,7 @@ async def test_worker_is_reported_from_start_to_end(stage):
 
 @plainly
 async def test_killed_worker_is_reported_with_its_signal(stage, monkeypatch):
-    monkeypatch.setattr(agent_module.kills, "claim", lambda: True)
+    monkeypatch.setattr(LocalProcess, "for_memory", True)
     task = await stage.run("kill -9 $$")
     assert (await stage.server.next(WorkerEnded)) == WorkerEnded(-9, 0, True)
     await task
@@ -191,9 +192,7 @@ async def test_worker_that_cannot_be_started_is_refused(stage):
     await asyncio.wait_for(task, 5)
 
 
-@pytest.mark.parametrize(
-    "data", [b"\xff" * 64, struct.pack("<II", 0xFFFFFFFF, 8), b"".join(encode(Heard(1))), None]
-)
+@pytest.mark.parametrize("data", [b"\xff" * 64, struct.pack("<II", 0xFFFFFFFF, 8), encode(Heard(1)), None])
 async def test_nonsense_and_the_end_of_the_server_end_the_worker(stage, data):
     task = await stage.run("sleep 60")
     started = await stage.server.next(WorkerStarted)

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from modelserver.engine.pools.variables import THREAD_VARIABLES, worker_variables
+from modelserver.engine.wire.marks import MARK
 from modelserver.ext.cluster.node.agent import NodeEnvironment
 from modelserver.models.environments.environments import EnvironmentFailed, PackageRequest
 
@@ -42,6 +43,13 @@ async def provide(node, request, fallback, tell):
     return await node.environments(fallback, tell).provide(request, lambda step: tell(step, ""))
 
 
+def variables_of(environment, node, packages=None):
+    """Those of a worker's process on a node, without the mark that each process has."""
+    variables = environment.process(node, packages or {}).variables
+    assert variables.pop(MARK)
+    return variables
+
+
 def environment(hidden="", own=None, threads=2):
     return NodeEnvironment(hidden, own or {}, threads)
 
@@ -68,7 +76,7 @@ def test_what_is_rays_or_the_agents_is_hidden():
         "SPT_NOENV": "1",
         "ARRAY_SIZE": "3",
     }
-    variables = environment().variables(node, {})
+    variables = variables_of(environment(), node)
 
     assert variables.keys() & node.keys() == {
         "PATH",
@@ -82,10 +90,10 @@ def test_what_is_rays_or_the_agents_is_hidden():
 def test_the_operators_pattern_hides_more_and_libraries_get_a_thread():
     """``blacklist_env_vars`` counts for whole names, as on the server. Libraries take 0 for all cores."""
     node = {"AWS_SECRET": "x", "KEY": "x", "KEYBOARD": "us", "RAY_X": "x"}
-    variables = environment("AWS_.*|KEY").variables(node, {})
+    variables = variables_of(environment("AWS_.*|KEY"), node)
     assert variables.keys() & node.keys() == {"KEYBOARD"}
 
-    variables = environment(threads=0).variables({}, {})
+    variables = variables_of(environment(threads=0), {})
     assert {variables[name] for name in THREAD_VARIABLES} == {"1"}
 
 
@@ -100,14 +108,14 @@ def test_the_operators_pattern_hides_more_and_libraries_get_a_thread():
     ids=["the share", "the node's", "the model's", "an empty one"],
 )
 def test_threads_are_the_models_then_the_nodes_then_the_share(own, node, threads):
-    variables = environment(own=own).variables(node, {})
+    variables = variables_of(environment(own=own), node)
     assert {variables[name] for name in THREAD_VARIABLES} == threads
 
 
 def test_gpus_are_numbered_as_the_server_does():
-    default = environment().variables({}, {})
-    chosen = environment().variables({"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, {})
-    own = environment(own={"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}).variables({}, {})
+    default = variables_of(environment(), {})
+    chosen = variables_of(environment(), {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"})
+    own = variables_of(environment(own={"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}), {})
 
     assert default["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     assert chosen["CUDA_DEVICE_ORDER"] == own["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST"
@@ -116,13 +124,13 @@ def test_gpus_are_numbered_as_the_server_does():
 def test_server_and_node_make_the_same_variables_of_which_packages_win():
     node = {"A": "node", "B": "node", "C": "node"}
     packages = {"A": "packages"}
-    variables = environment(own={"A": "own", "B": "own"}).variables(node, packages)
+    variables = variables_of(environment(own={"A": "own", "B": "own"}), node, packages)
 
     assert [variables[name] for name in "ABC"] == ["packages", "own", "node"]
 
     machine, hidden, own = {"A": "1", "B": "2"}, re.compile("B"), {"TS_DECODE_INPUT_REQUEST": "true"}
 
-    assert environment("B", own).variables(machine, {}) == worker_variables(machine, hidden, own, 2)
+    assert variables_of(environment("B", own), machine) == worker_variables(machine, hidden, own, 2)
 
 
 # Packages

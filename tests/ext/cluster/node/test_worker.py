@@ -1,5 +1,4 @@
 import asyncio
-import os
 import socket
 
 import pytest
@@ -8,10 +7,10 @@ from tests.ext.cluster.conversation import predict
 from modelserver.engine.wire.arena import Arena
 from modelserver.engine.wire.frames import encode
 from modelserver.engine.wire.messages import Predict
-from modelserver.ext.cluster.greeting import invite
+from modelserver.engine.worker.channel import ServerChannel
 from modelserver.ext.cluster.hub import Hub
-from modelserver.ext.cluster.node.agent import connect, hand_over, receive_invitation
 from modelserver.ext.cluster.node.dial import LOCAL_SOCKET
+from modelserver.ext.cluster.node.worker import connect
 from modelserver.surface.tls.context import Certificate
 
 
@@ -22,20 +21,6 @@ def memory():
         pytest.skip("memory cannot be shared here")
     yield made
     made.close()
-
-
-def test_the_ticket_and_the_memory_are_handed_over(memory):
-    agent, worker = socket.socketpair()
-    invitation = invite("h", 1, certificate="C" * 8000, path="/run/x.sock")
-    with agent, worker:
-        hand_over(agent, invitation, memory)
-        got, adopted = receive_invitation(worker)
-        assert got == invitation
-        assert not os.get_inheritable(adopted.descriptor)
-        assert os.fstat(adopted.descriptor).st_ino == os.fstat(memory.descriptor).st_ino
-        adopted.close()
-        hand_over(agent, invitation, None)
-        assert receive_invitation(worker) == (invitation, None)
 
 
 @pytest.mark.parametrize("kind", ["tls", "plain", "local"])
@@ -51,10 +36,14 @@ async def test_workers_connection_carries_frames(kind, bound, tmp_path, monkeypa
             asyncio.StreamReader(), lambda _, writer: streams.set_result(writer)
         )
 
-    channel = await asyncio.to_thread(connect, hub.invite(protocol), memory)
+    agent, worker = socket.socketpair()
+    Arena.send(agent, hub.invite(protocol).text().encode(), memory)
+    agent.close()
+    channel = ServerChannel(worker, connect)
+    received = asyncio.create_task(asyncio.to_thread(lambda: next(channel.messages())))
     writer = await streams
     writer.write(b"".join(encode(*predict(0, b"x" * 100))))
-    message, tail = await asyncio.to_thread(lambda: next(channel.messages()))
+    message, tail = await received
     assert isinstance(message, Predict)
     assert len(tail) == 100
     assert channel.begin(0)

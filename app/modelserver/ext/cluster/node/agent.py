@@ -15,7 +15,6 @@ import os
 import re
 import signal
 import socket
-import ssl
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -26,71 +25,19 @@ from typing import Final
 import uvloop
 
 from modelserver import __version__
-from modelserver.engine.pools.memory_kills import kills
-from modelserver.engine.pools.output import Capture
+from modelserver.engine.pools.local_process import LocalProcess
 from modelserver.engine.pools.spec import Ports
-from modelserver.engine.pools.variables import worker_variables
 from modelserver.engine.telemetry.gpus import Gpus
 from modelserver.engine.telemetry.system import worker_memory
 from modelserver.engine.wire.arena import Arena, ProtocolError
-from modelserver.engine.wire.frames import FrameReader, encode
 from modelserver.engine.wire.marks import Mark
 from modelserver.engine.workdir import work_directory
-from modelserver.engine.worker.channel import ServerChannel
-from modelserver.engine.worker.parent import die_with
-from modelserver.engine.worker.runtime import run_worker
 from modelserver.errors import BadRequest
 from modelserver.ext.cluster import messages
 from modelserver.ext.cluster.greeting import Invitation
 from modelserver.ext.cluster.node.archives import ArchiveCache
-from modelserver.ext.cluster.node.dial import LOCAL_SOCKET, SecureConnection, dial, dial_streams
+from modelserver.ext.cluster.node.dial import LOCAL_SOCKET, dial_streams
 from modelserver.models.environments.environments import Environments, PackageRequest
-
-# Entry point of a worker on a node: ``python -m modelserver.ext.cluster.node.agent AGENT_FD AGENT_PID``.
-#
-# It is an ordinary worker, except that it connects to its server by itself, with a ticket that its agent
-# hands over on ``AGENT_FD``, so that nobody else sees it and nothing stands between server and worker.
-
-_MAX_INVITATION = 1 << 16
-
-
-def main() -> None:
-    """Runs a worker for the agent whose process id is the second argument."""
-    die_with(int(sys.argv[2]))
-    run_worker(lambda: connect_for(int(sys.argv[1])))
-
-
-def connect_for(agent_socket: int) -> ServerChannel:
-    """The channel to the server that the agent's invitation names."""
-    with socket.socket(fileno=agent_socket) as agent:
-        invitation, memory = receive_invitation(agent)
-    return connect(invitation, memory)
-
-
-def hand_over(worker: socket.socket, invitation: Invitation, memory: Arena | None) -> None:
-    """The agent's side: sends the invitation, and the memory beside it. Raises OSError."""
-    Arena.send(worker, invitation.text().encode(), memory)
-
-
-def receive_invitation(agent: socket.socket) -> tuple[Invitation, Arena | None]:
-    """Receives the invitation and memory that :func:`hand_over` sends."""
-    data, memory = Arena.receive(agent, _MAX_INVITATION)
-    return Invitation.parse(data.decode()), memory
-
-
-def connect(invitation: Invitation, memory: Arena | None) -> ServerChannel:
-    """The channel to the server; on the server's own machine, large rows go through the memory."""
-    plain = dial(invitation)
-    secure = SecureConnection(plain) if isinstance(plain, ssl.SSLSocket) else None
-    channel = ServerChannel(secure or plain)
-    channel.use(memory, shared=plain.family == socket.AF_UNIX)
-    return channel
-
-
-if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):
-        main()
-
 
 # What a worker on a node starts with: the packages of its model, and its environment variables.
 #
@@ -126,9 +73,9 @@ class NodeEnvironment:
         """
         return Environments(sys.executable, fallback, self._hidden, printed=tell)
 
-    def variables(self, node: Mapping[str, str], packages: Mapping[str, str]) -> dict[str, str]:
-        """The variables that the worker's process starts with; ``packages`` are those of its packages."""
-        return worker_variables(node, self._hidden, {**self.own, **packages}, max(1, self.threads))
+    def process(self, node: Mapping[str, str], packages: Mapping[str, str]) -> LocalProcess:
+        """The worker's process; ``node`` and ``packages`` are the variables of the node and its packages."""
+        return LocalProcess(node, {**self.own, **packages}, self._hidden, max(1, self.threads))
 
     @property
     def _hidden(self) -> re.Pattern[str]:
@@ -154,15 +101,12 @@ class Agent:
     def __init__(self, invitation: Invitation, node: str) -> None:
         self._invitation = invitation
         self._node = node
-        self._reader: FrameReader[messages.ToAgent] = FrameReader(
-            messages.to_agent_decoder, messages.MAX_MESSAGE
-        )
+        self._reader = messages.MessageReader(messages.to_agent_decoder)
         self._loop = asyncio.get_running_loop()
         self._started: asyncio.Future[messages.Start] = self._loop.create_future()
         self._tickets: asyncio.Queue[Invitation] = asyncio.Queue()
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: LocalProcess | None = None
         self._memory: Arena | None = None
-        self._mark = Mark()
         self._outgoing: asyncio.StreamWriter
         self._received_at = time.monotonic()
         self._is_killed = False
@@ -199,7 +143,7 @@ class Agent:
 
     def _send(self, message: messages.FromAgent) -> None:
         if not self._outgoing.is_closing():
-            self._outgoing.writelines(encode(message))
+            self._outgoing.write(messages.encode(message))
 
     # -- the server
 
@@ -209,7 +153,7 @@ class Agent:
         try:
             while data := await incoming.read(1 << 18):
                 self._received_at = time.monotonic()
-                for message, _ in self._reader.feed(data):
+                for message in self._reader.feed(data):
                     self._handle(message)
         except (OSError, ProtocolError) as error:
             _log.error("The connection to the server is lost: %s", error)
@@ -266,28 +210,28 @@ class Agent:
         await asyncio.to_thread(Mark.end_orphans)
         async with contextlib.AsyncExitStack() as held:
             model_dir = await self._fetch(start, held)
-            python, variables = await self._furnish(start, model_dir, held)
-            await self._run_worker(start, model_dir, python, variables)
+            python, process = await self._furnish(start, model_dir, held)
+            await self._run_worker(start, model_dir, python, process)
 
     async def _run_worker(
-        self, start: messages.Start, model_dir: Path, python: str, variables: dict[str, str]
+        self, start: messages.Start, model_dir: Path, python: str, process: LocalProcess
     ) -> None:
         self._memory = Arena.create()
         # The path by which another process of this user opens the memory.
         memory = f"/proc/{os.getpid()}/fd/{self._memory.descriptor}" if self._memory is not None else ""
-        capture = Capture()
-        process = self._process = await self._spawn(start.worker, python, variables, capture)
+        await self._spawn(start.worker, python, process)
+        self._process = process
         forwarding = [
             self._loop.create_task(self._forward(descriptor, is_error=is_error))
-            for descriptor, is_error in zip(capture.inputs, (False, True), strict=True)
+            for descriptor, is_error in zip(process.outputs, (False, True), strict=True)
         ]
-        reporting = self._loop.create_task(self._report(start.gpu_id, Gpus.of(variables)))
+        reporting = self._loop.create_task(self._report(start.gpu_id, process))
         self._send(messages.WorkerStarted(process.pid, str(model_dir), memory))
         if self._is_killed:
             self._kill()
-        code = await process.wait()
-        for_memory = kills.claim() if code == -signal.SIGKILL and not self._is_killed else False
-        await asyncio.to_thread(self._mark.end)
+        code = await process.exited()
+        for_memory = process.for_memory if code == -signal.SIGKILL and not self._is_killed else False
+        await process.end_descendants()
         await asyncio.wait(forwarding, timeout=_LAST_WORDS)
         for task in (*forwarding, reporting):
             task.cancel()
@@ -311,8 +255,8 @@ class Agent:
 
     async def _furnish(
         self, start: messages.Start, model_dir: Path, held: contextlib.AsyncExitStack
-    ) -> tuple[str, dict[str, str]]:
-        """Has the model's packages installed; returns the worker's Python and its variables."""
+    ) -> tuple[str, LocalProcess]:
+        """Has the model's packages installed; returns the worker's Python and its process."""
         folder = held.enter_context(work_directory())
         own = dict(start.environment)
         for name, content in start.files.items():
@@ -323,25 +267,21 @@ class Agent:
         environments = node.environments(folder, self._report_progress)
         packages = await environments.provide(requirements, self._report_progress)
         held.push_async_callback(asyncio.to_thread, packages.release)
-        return packages.python or sys.executable, node.variables(os.environ, packages.variables)
+        return packages.python or sys.executable, node.process(os.environ, packages.variables)
 
     def _report_progress(self, step: str, source: str = "") -> None:
         self._send(messages.StartProgress(step, source))
 
-    async def _spawn(
-        self, invitation: Invitation, python: str, variables: dict[str, str], capture: Capture
-    ) -> asyncio.subprocess.Process:
+    async def _spawn(self, invitation: Invitation, python: str, process: LocalProcess) -> None:
+        """Starts the worker, which reads the invitation, with the memory beside it."""
         own, other = socket.socketpair()
         with own, other:
-            hand_over(own, invitation, self._memory)
+            Arena.send(own, invitation.text().encode(), self._memory)
             try:
-                variables, module = variables | self._mark.variables, "modelserver.ext.cluster.node.agent"
-                return await capture.start(python, variables, other.fileno(), module)
+                await process.start(other.fileno(), python, "modelserver.ext.cluster.node.worker")
             except OSError as error:
                 # The event loop's error does not name the program.
                 raise OSError(error.errno, error.strerror, python) from error
-            finally:
-                capture.close_outputs()
 
     def _started_batches(self) -> int | None:
         with contextlib.suppress(OSError):
@@ -359,10 +299,10 @@ class Agent:
                 await self._outgoing.drain()
                 await asyncio.sleep(len(data) / _OUTPUT_RATE)
 
-    async def _report(self, gpu_id: int | None, gpus: Gpus) -> None:
-        process = self._process
-        while process is not None:
-            kills.look()
+    async def _report(self, gpu_id: int | None, process: LocalProcess) -> None:
+        gpus = Gpus.of(process.variables)
+        while True:
+            process.look_for_kills()
             resident = await asyncio.to_thread(worker_memory, process.pid)
             if gpu_id is not None:
                 await gpus.renew()
@@ -372,8 +312,7 @@ class Agent:
     def _kill(self) -> None:
         self._is_killed = True
         if self._process is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.kill()
 
 
 def _refusal(error: BaseException) -> messages.StartRefused:

@@ -171,6 +171,7 @@ class SecureConnection:
         self._connection = connection
         self._calling = threading.Lock()
         self._has_ended = False
+        self.family = connection.family
 
     def fileno(self) -> int:
         return self._connection.fileno()
