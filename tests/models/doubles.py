@@ -5,7 +5,6 @@ import os
 from types import SimpleNamespace
 from typing import Any
 
-from modelserver.engine.telemetry.arrivals import Arrivals
 from modelserver.errors import ModelNotFound
 from modelserver.models import builder
 from modelserver.models.archives.manifest import Manifest
@@ -115,7 +114,7 @@ class VersionBuilder:
             replacement=None,
             failure="",
             traffic=None,
-            arrivals=Arrivals(0.0),
+            histories={},
             sequence_headers=None,
         )
         self.built.append(model)

@@ -146,6 +146,8 @@ def replacement(builder):
 async def test_a_model_is_replaced(registry, builder, version):
     """The old one serves until the new one is loaded; then that has its place, as the default too (F52)."""
     before = await register(registry, "m-1.0.mar")
+    history = before.histories["seen"] = SimpleNamespace(replaced=lambda: replaced.append(version))
+    replaced = []
     other = await register(registry, "m-2.0.mar")
     task = await replacing(registry, before, f"m-{version}.mar")
     assert registry.get("m") is before
@@ -160,7 +162,7 @@ async def test_a_model_is_replaced(registry, builder, version):
     assert before.pool.closed
     assert before.archive.closed
     assert not before.archive.removed
-    assert after.arrivals is before.arrivals
+    assert (after.histories, replaced) == ({"seen": history}, [version])
 
 
 async def test_a_failed_replacement_changes_nothing(registry, builder):

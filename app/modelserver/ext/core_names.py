@@ -22,7 +22,6 @@ NAMES: Final[Mapping[str, str]] = {
     "engine.pools.spec": "OnLost OnMessage PoolLimits Ports WorkerSpec WorkerState",
     "engine.pools.worker": "Worker",
     "engine.telemetry.access": "AccessLog",
-    "engine.telemetry.arrivals": "ArrivalHistory",
     "engine.telemetry.gpus": "Gpus",
     "engine.telemetry.logs": "limit_tracebacks log_level set_log_level",
     "engine.telemetry.metrics": "ServerMetrics",

@@ -185,8 +185,9 @@ class ModelTable:
             version.version: version
             for version in (model if each is before else each for each in entry.versions.values())
         }
-        model.arrivals = before.arrivals
-        model.arrivals.replaced()
+        model.histories |= before.histories
+        for history in before.histories.values():
+            history.replaced()
         self._follow(entry, (before.version, model.version))
 
     def _holds(self, model: ModelVersion) -> bool:

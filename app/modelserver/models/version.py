@@ -10,7 +10,6 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from modelserver.engine.batching.request import Request
 from modelserver.engine.pools.pool import Pool
-from modelserver.engine.telemetry.arrivals import Arrivals
 from modelserver.engine.telemetry.model_metrics import ModelMetrics
 from modelserver.engine.tensors.tensor import TensorSpec
 from modelserver.engine.wire.messages import Annotations, SequenceHeaders, Side
@@ -45,15 +44,23 @@ class DefaultRouter:
         """Does nothing."""
 
 
+class VersionHistory(Protocol):
+    """What an extension has seen of a version; it passes to the version that replaces that one."""
+
+    def replaced(self) -> None:
+        """Another archive serves from now on."""
+
+
 @dataclass(slots=True)
 class ModelVersion:
     """A registered version. ``url`` and ``registration`` are what it was registered with.
 
     ``sequence_headers`` name the sequences that its requests belong to, if any. ``envelope`` is the name of
     the handler's envelope, if any. ``replacement``: a version that is replacing it, or failed to.
-    ``exposes_errors``: clients see what went wrong in the handler. ``arrivals`` also has those of versions
-    that it replaced. ``traffic`` decides which version answers requests that name none; None: the default
-    version does. All versions have the same. ``failure``: why a version of a snapshot could not be restored.
+    ``exposes_errors``: clients see what went wrong in the handler. ``histories`` are what extensions have
+    seen of it and of versions that it replaced, by name. ``traffic`` decides which version answers requests
+    that name none; None: the default version does. All versions have the same. ``failure``: why a version of
+    a snapshot could not be restored.
     """
 
     name: str
@@ -70,7 +77,7 @@ class ModelVersion:
     registration: Registration = field(default_factory=Registration)
     replacement: Replacement | None = None
     exposes_errors: bool = False
-    arrivals: Arrivals = field(default_factory=lambda: Arrivals(time.monotonic()))
+    histories: dict[str, VersionHistory] = field(default_factory=dict)
     traffic: ModelRouter | None = None
     failure: str = ""
 

@@ -1,4 +1,4 @@
-"""Gauges that the server keeps current: of pools, and of the arrivals of requests."""
+"""Gauges of pools, which are set when metrics are read."""
 
 from __future__ import annotations
 
@@ -27,10 +27,3 @@ def update_pool_gauges(registry: Registry) -> None:
         model.metrics.workers.set_states(
             {"ready": statistics.ready, "loading": statistics.loading, "failed": statistics.failed}
         )
-
-
-def note_arrivals(registry: Registry, now: float) -> None:
-    """Adds what has come since the last second to the history of each version."""
-    for model in registry.versions():
-        if not model.metrics.series.is_hidden:
-            model.arrivals.look(now, model.metrics, len(model.pool.workers))

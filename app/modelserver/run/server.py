@@ -43,7 +43,7 @@ from modelserver.models.settings.load import LoadedSettings, set_properties
 from modelserver.models.settings.settings import Settings
 from modelserver.run.binding import bind, roles_by_address
 from modelserver.run.daemon import STARTED_LINE
-from modelserver.run.gauges import note_arrivals, update_pool_gauges
+from modelserver.run.gauges import update_pool_gauges
 from modelserver.run.standby import active
 from modelserver.surface.api.services import LateApp, Role, Services
 from modelserver.surface.auth.policy import WARNING, notice, wants_tokens
@@ -276,8 +276,7 @@ class Server:
         loop = asyncio.get_running_loop()
         registry, metrics = host.registry, host.services.metrics
         running: list[asyncio.Task[Any]] = [loop.create_task(task()) for task in host.tasks]
-        noting = partial(note_arrivals, registry) if self._settings.has_console else None
-        loop_watch = LoopWatch(metrics.stalled, each_second=noting)
+        loop_watch = LoopWatch(metrics.stalled)
         if not self._apps_late:
             freeze_garbage()
         running.append(await self._report_start(registry, stopping))

@@ -1,6 +1,5 @@
 """How long the event loop was held, on a loop and a clock of the test."""
 
-import contextlib
 import logging
 import math
 from collections.abc import Callable
@@ -10,7 +9,7 @@ import pytest
 
 from modelserver.engine.telemetry import stalls
 from modelserver.engine.telemetry.metrics import ServerMetrics
-from modelserver.engine.telemetry.stalls import EVERY, IDLE, LOGGED, LoopWatch, served
+from modelserver.engine.telemetry.stalls import EVERY, LOGGED, LoopWatch, served
 
 
 class Loop:
@@ -79,19 +78,3 @@ def test_waiting_is_no_stall(loop):
 
     assert seen(metrics) == (0, 0)
     assert loop.due == math.inf
-
-
-def test_what_is_due_each_second_needs_no_timer_of_its_own(loop):
-    called = []
-
-    def fail(now):
-        called.append(now)
-        raise ValueError("once more")
-
-    LoopWatch(lambda _: None, each_second=fail)
-    for _ in range(1000):
-        if loop.now <= 1.0 + EVERY:
-            with contextlib.suppress(ValueError):
-                loop.hold(0.0)
-
-    assert called == pytest.approx([EVERY, 1.0 + EVERY], abs=IDLE)

@@ -8,6 +8,7 @@ import pytest
 from starlette.requests import Request
 from tests.ext.console.doubles import Waiting
 
+from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.ext import console as package
 from modelserver.surface.auth.scopes import Scope
 from modelserver.surface.auth.verifier import Verifier
@@ -128,8 +129,8 @@ async def test_an_estimate_is_cancelled_when_its_client_leaves(console):
     waiting = Waiting()
     console._estimates._helpers.close()
     console._estimates._helpers = waiting
-    pool, arrivals = SimpleNamespace(workers=[]), SimpleNamespace(measured=lambda *_: None)
-    model = SimpleNamespace(arrivals=arrivals, metrics=None, pool=pool)
+    metrics = ServerMetrics(hostname="h").model("m", "1.0")
+    model = SimpleNamespace(histories={}, metrics=metrics, pool=SimpleNamespace(workers=[]))
     console._services.registry.get = lambda *_: model
     request = json.dumps({"model": "m", "version": "1.0", "now": CHOICE, "then": CHOICE}).encode()
     pieces, left = iter([{"type": "http.request", "body": request}]), asyncio.Event()

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 from tests.ext.console.doubles import Waiting
 
-from modelserver.engine.telemetry.arrivals import ArrivalHistory, ArrivalInterval
 from modelserver.engine.telemetry.families import REQUEST_BOUNDS
 from modelserver.errors import BadRequest, ServiceUnavailable
+from modelserver.ext.console.arrivals import ArrivalHistory, ArrivalInterval
 from modelserver.ext.console.estimates import (
     MOST,
     Choice,
@@ -34,7 +34,7 @@ def intervals(sizes, fixed=0.010, each=0.002):
 
 
 def measured(history):
-    return ArrivalHistory(history, LATENCIES, 0.0)
+    return ArrivalHistory(history, LATENCIES, 0.0, REQUEST_BOUNDS)
 
 
 def question(then=NOW, factor=1.0):

@@ -91,6 +91,7 @@ class Floor:
             pool=pool,
             metrics=self.metrics.model(name, "1.0"),
             options=SimpleNamespace(values=values, startup_timeout=startup),
+            histories={},
         )
         self.keeper.keep(model)
         pool.scale(*workers)

@@ -1,19 +1,17 @@
+from types import SimpleNamespace
+
 import pytest
 
-from modelserver.engine.telemetry.arrivals import ArrivalInterval, Arrivals
 from modelserver.engine.telemetry.metrics import ServerMetrics
-from modelserver.ext.parking.forecast import Forecast, forecast, uses_of
+from modelserver.ext.parking.forecast import Forecast, PastUse, forecast
+from modelserver.ext.parking.history import RecentUses
 
 HOUR, DAY = 3600.0, 86_400.0
 
 
-def history(*uses, since=30 * HOUR):
-    """Requests in intervals that began so long ago, and lasted so many seconds; nothing in between."""
-    intervals, at = [], since
-    for ago, seconds, requests in sorted(uses, reverse=True):
-        intervals += [ArrivalInterval(at - ago, 0, 0), ArrivalInterval(seconds, requests, 0)]
-        at = ago - seconds
-    return list(uses_of([*intervals, ArrivalInterval(at, 0, 0)]))
+def history(*uses):
+    """Requests that began so long ago, and came for so many seconds."""
+    return [PastUse(ago, ago - seconds, requests) for ago, seconds, requests in uses]
 
 
 @pytest.mark.parametrize(
@@ -48,20 +46,20 @@ def test_looking_far_ahead_does_not_see_the_present():
 @pytest.mark.parametrize(("period", "uses"), [(HOUR, 3), (DAY, 1)])
 def test_real_arrivals_show_the_habit(period, uses):
     """The counters of a model, looked at as by the server: only shortly before its time it is expected."""
-    metrics = ServerMetrics(hostname="h").model("m", "1.0")
-    arrivals = Arrivals(0.0)
+    model = SimpleNamespace(metrics=ServerMetrics(hostname="h").model("m", "1.0"))
+    recent = RecentUses(0.0, model)
     now, first = 0.0, 600.0
     for count in range(uses):
         while now < first + count * period:
             now += 30.0
-            arrivals.measured(now, metrics, 0)
-        metrics.requests.seconds.observe(0.1)
+            recent.uses(now, model)
+        model.metrics.requests.seconds.observe(0.1)
         now += 1.0
-        arrivals.look(now, metrics, 1)
+        recent.look(now, model)
     coming = first + uses * period
     expected_at = []
     while (now := now + 30.0) <= coming:
-        if forecast(list(uses_of(arrivals.measured(now, metrics, 0).intervals)), 90.0) is not None:
+        if forecast(recent.uses(now, model), 90.0) is not None:
             expected_at.append(coming - now)
 
     assert len(expected_at) == 3

@@ -1,10 +1,10 @@
 from contextlib import AsyncExitStack
-from types import SimpleNamespace
 
 import pytest
 from tests.ext.parking.conftest import MIB, Floor
 
-from modelserver.engine.telemetry.arrivals import ArrivalInterval
+from modelserver.ext.parking.forecast import PastUse
+from modelserver.ext.parking.history import RecentUses
 from modelserver.ext.parking.keeper import LOOKS
 from modelserver.ext.parking.prewarming import EARLY, EVERY
 from modelserver.ext.parking.room import MIN_RESIDENCE
@@ -12,18 +12,23 @@ from modelserver.ext.parking.room import MIN_RESIDENCE
 DAY = 86_400.0
 
 
+class PlayedUses(RecentUses):
+    """Uses that began at these times, and lasted ten seconds."""
+
+    def __init__(self, *began, requests=5):
+        self._began, self._requests = began, requests
+
+    def look(self, now, model):
+        """There are no counters."""
+
+    def uses(self, now, model):
+        return [PastUse(now - at, now - at - 10.0, self._requests) for at in self._began]
+
+
 def add_daily(floor, name, after, requests=5, **options):
     """A model that was used ``after`` seconds after now a day ago, for ten seconds."""
-    start = floor.now
     resident = floor.add(name, prewarm=True, **options)
-
-    def measured(now, *_):
-        passed = now - start
-        later = DAY - after + passed - 10
-        intervals = [ArrivalInterval(10.0, requests, 0), ArrivalInterval(later, 0, 0)]
-        return SimpleNamespace(intervals=intervals)
-
-    resident.model.arrivals = SimpleNamespace(look=lambda *_: None, measured=measured)
+    resident.model.histories["uses"] = PlayedUses(floor.now + after - DAY, requests=requests)
     return resident
 
 
@@ -167,13 +172,11 @@ async def test_restart_does_not_forget_when_a_model_is_used(stage, times, tmp_pa
             floor.keeper.prewarming._wall = lambda: wall + floor.now - begin
             return floor
 
-        def add(floor, name, *intervals):
-            history = SimpleNamespace(intervals=intervals)
-            arrivals = SimpleNamespace(look=lambda *_: None, measured=lambda *_: history)
-            floor.add(name, prewarm=True).model.arrivals = arrivals
+        def add(floor, name, *began):
+            floor.add(name, prewarm=True).model.histories["uses"] = PlayedUses(*began)
 
         first = start(wall=2e9)
-        add(first, "a", ArrivalInterval(10.0, 5, 0))
+        add(first, "a", first.now - 10)
         await first.keeper.close()
         second = start(wall=2e9 + DAY - 600)
         for name in "ab":

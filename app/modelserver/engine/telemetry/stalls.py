@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from collections.abc import Callable
 from typing import Final
@@ -39,19 +38,11 @@ class LoopWatch:
     Args:
         count: called with the seconds of each stall.
         whose: the process, as the log names it.
-        each_second: called with the monotonic time about once a second, so that this needs no other timer.
     """
 
-    def __init__(
-        self,
-        count: Callable[[float], None],
-        whose: str = "the server",
-        each_second: Callable[[float], None] | None = None,
-    ) -> None:
+    def __init__(self, count: Callable[[float], None], whose: str = "the server") -> None:
         self._count = count
         self._whose = whose
-        self._each_second = each_second
-        self._second = -math.inf if each_second else math.inf
         self._loop = asyncio.get_running_loop()
         self._quiet = 0
         self._arm(time.monotonic(), time.thread_time(), EVERY)
@@ -69,9 +60,6 @@ class LoopWatch:
         self._quiet = self._quiet + 1 if served.request is None else 0
         served.request = None
         self._arm(now, used, IDLE if self._quiet >= QUIET else EVERY)
-        if now >= self._second and self._each_second is not None:
-            self._second = now + 1.0
-            self._each_second(now)
 
     def _note(self, held: float) -> None:
         if held < LEAST:

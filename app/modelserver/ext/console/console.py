@@ -14,6 +14,7 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 from modelserver import __version__
 from modelserver.errors import BadRequest, MethodNotAllowed, PayloadTooLarge, ResourceNotFound
+from modelserver.ext.console.arrivals import arrivals_of
 from modelserver.ext.console.broadcast import Broadcast
 from modelserver.ext.console.devices import Devices
 from modelserver.ext.console.estimates import EstimateRequest, Estimates
@@ -155,7 +156,8 @@ class Console:
         except msgspec.MsgspecError as error:
             raise BadRequest(f"This cannot be estimated: {error}") from None
         model = self._services.registry.get(wish.model, wish.version)
-        measured = model.arrivals.measured(time.monotonic(), model.metrics, len(model.pool.workers))
+        now = time.monotonic()
+        measured = arrivals_of(model, now).measured(now, model)
         making = asyncio.ensure_future(self._estimates.make(wish, measured))
         try:
             is_there = await is_there_for(making, request)

@@ -16,8 +16,8 @@ from msgspec import Meta
 
 from modelserver.engine.offload.helpers import Helpers
 from modelserver.engine.pools.spec import PoolLimits
-from modelserver.engine.telemetry.arrivals import ArrivalHistory
 from modelserver.errors import BadRequest, PayloadTooLarge, ServiceUnavailable
+from modelserver.ext.console.arrivals import ArrivalHistory
 from modelserver.ext.console.histograms import quantile
 from modelserver.ext.console.simulation.costs import Cost, fit
 from modelserver.ext.console.simulation.engine import SimulatedServer, Simulation

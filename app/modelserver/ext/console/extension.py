@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import time
+from functools import partial
 from pathlib import Path
 
+from modelserver.ext.console.arrivals import arrivals_of, follow_arrivals
 from modelserver.ext.console.late import LateConsole
 from modelserver.ext.console.logs.ring import LogRing
 from modelserver.ext.console.minutes import Minutes
 from modelserver.extension import Endpoints, Host
+from modelserver.models.version import ModelVersion
 
 
 class Extension:
@@ -25,11 +29,16 @@ class Extension:
         ring.attach()
         minutes = Minutes(host.registry)
 
+        def prepare(model: ModelVersion) -> None:
+            arrivals_of(model, time.monotonic())
+
         def make(endpoints: Endpoints) -> LateConsole:
             self._console = LateConsole(endpoints, ring, minutes)
             return self._console
 
         host.mount("management", "/console", make)
+        host.prepare(prepare)
+        host.run(partial(follow_arrivals, host.registry))
         host.run(minutes.run)
         host.settle(self._settle)
 

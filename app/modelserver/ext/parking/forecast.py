@@ -7,21 +7,11 @@ expected for its whole quarter. Times are seconds before or after now; there is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import NamedTuple
 
 # Seconds after which a use may come again, and how often it has to have come.
 PERIODS = ((3600.0, 3), (86_400.0, 1))
-
-
-class RequestInterval(Protocol):
-    """So many seconds with so many requests."""
-
-    @property
-    def seconds(self) -> float: ...
-
-    @property
-    def arrived(self) -> float: ...
 
 
 class PastUse(NamedTuple):
@@ -53,13 +43,3 @@ def _use(used: Sequence[PastUse], age: float, ahead: float) -> Forecast:
     """The requests that began at most ``ahead`` seconds after the time of this age, and when they ended."""
     hits = [each for each in used if each.first > age - ahead and each.last < age]
     return Forecast(sum(each.requests for each in hits), max((age - each.last for each in hits), default=0.0))
-
-
-def uses_of(intervals: Sequence[RequestInterval]) -> Iterator[PastUse]:
-    """The intervals with requests; all are in order, and the last one ends now."""
-    last = 0.0
-    for each in reversed(intervals):
-        first = last + each.seconds
-        if each.arrived:
-            yield PastUse(first, last, each.arrived)
-        last = first

@@ -23,7 +23,7 @@ from modelserver.engine.pools.worker import Worker
 from modelserver.engine.telemetry.gpus import Gpus
 from modelserver.errors import ModelServerError, ServiceUnavailable
 from modelserver.ext.parking.budgets import MIB, Budget, Budgets
-from modelserver.ext.parking.history import History
+from modelserver.ext.parking.history import History, recent_uses
 from modelserver.ext.parking.machines import guest_of, shared
 from modelserver.ext.parking.memory import gpus_of, is_leaving, own_memory, pids_of, workers_by_gpu
 from modelserver.ext.parking.meters import ParkingMeters
@@ -97,6 +97,7 @@ class Keeper:
         self.residents.append(resident)
         if has_habits(resident):
             self._habitual[resident] = None
+            recent_uses(model, self.clock())
         # With a thousand models, only the metrics of models in use are shown: also of one that is replaced.
         if self._by_key.get(resident.key) not in self._visible:
             model.metrics.series.hide()

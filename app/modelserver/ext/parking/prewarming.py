@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from modelserver.ext.parking.budgets import Budgets
 from modelserver.ext.parking.forecast import forecast
+from modelserver.ext.parking.history import History, recent_uses
 from modelserver.ext.parking.resident import Resident
 from modelserver.ext.parking.room import Room
 
 if TYPE_CHECKING:
-    from modelserver.ext.parking.history import History
     from modelserver.ext.parking.meters import ParkingMeters
 
 _log = logging.getLogger("modelserver.models")
@@ -63,7 +63,7 @@ class Prewarming:
             return
         is_parked = resident.state == "parked"
         if not is_parked:
-            resident.model.arrivals.look(now, resident.model.metrics, len(resident.pool.workers))
+            recent_uses(resident.model, now).look(now, resident.model)
         if (ahead := self._ahead.get(resident)) is not None:
             is_used = resident.used_at >= ahead[0]
             if is_used or is_parked or now >= ahead[1]:
@@ -113,15 +113,13 @@ class Prewarming:
         if always or is_over(self._noted_at, NOTES, now):
             self._noted_at = now
             for each in residents:
-                metrics, workers = each.model.metrics, len(each.pool.workers)
-                intervals = each.model.arrivals.measured(now, metrics, workers).intervals
-                self.history.note(each.key, intervals, self._wall())
+                recent = recent_uses(each.model, now).uses(now, each.model)
+                self.history.note(each.key, recent, self._wall())
 
     def _expect(self, resident: Resident, now: float) -> bool:
         ahead = self._budgets.need_of(resident).seconds + EARLY + EVERY
-        metrics, workers = resident.model.metrics, len(resident.pool.workers)
-        intervals = resident.model.arrivals.measured(now, metrics, workers).intervals
-        coming = forecast(self.history.uses(resident.key, intervals, self._wall()), ahead)
+        recent = recent_uses(resident.model, now).uses(now, resident.model)
+        coming = forecast(self.history.uses(resident.key, recent, self._wall()), ahead)
         self._expected.pop(resident, None)
         if coming is not None:
             self._expected[resident] = coming.requests, now + coming.until + EARLY

@@ -1,24 +1,31 @@
 """The requests of a version in the last 24 hours and what they cost, for estimates.
 
-Once a second the version's own counters are read, so requests pay nothing. The older an interval is, the
+Once a second the counters of versions are read, so requests pay nothing. The older an interval is, the
 longer it is: a version in constant use needs about 10 kB.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import time
 from array import array
 from collections.abc import Iterator
 from itertools import dropwhile
 from typing import Final, NamedTuple
 
-from modelserver.engine.telemetry.families import REQUEST_BOUNDS
-from modelserver.engine.telemetry.model_metrics import ModelMetrics
+from modelserver.models.registry import Registry
+from modelserver.models.version import ModelVersion
 
 # From the newest to the oldest: for how many seconds intervals of about so many seconds are kept.
 SPANS: Final = ((60.0, 1.0), (540.0, 10.0), (3000.0, 60.0), (82_800.0, 900.0))
 DAY: Final = 86_400.0
 # Seconds between copies of the histogram of latencies, which is too large for every interval.
 _MARKS: Final = 3 * 3600.0
+# Its name among the histories of a version.
+_NAME: Final = "arrivals"
+
+_log = logging.getLogger("modelserver.console")
 
 
 class ArrivalInterval(NamedTuple):
@@ -48,7 +55,7 @@ class ArrivalHistory(NamedTuple):
     intervals: list[ArrivalInterval]
     latencies: list[float]
     overhead: float
-    bounds: tuple[float, ...] = REQUEST_BOUNDS
+    bounds: tuple[float, ...]
 
 
 class _Sums(NamedTuple):
@@ -70,19 +77,20 @@ class Arrivals:
 
     __slots__ = ("_at", "_counts", "_looked", "_marks", "_rows")
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, now: float, model: ModelVersion) -> None:
         self._rows = [array("f") for _ in SPANS]
-        self._marks = [_Sums(now, array("d", [0.0] * (len(REQUEST_BOUNDS) + 1)), 0.0, 0.0, 0, 0.0, 0)]
+        buckets = len(model.metrics.requests.seconds.bounds) + 1
+        self._marks = [_Sums(now, array("d", [0.0] * buckets), 0.0, 0.0, 0, 0.0, 0)]
         self._counts: tuple[float, ...] | None = (0.0,) * 5
         # Until when there are intervals, and when the counters were last read.
         self._at = self._looked = now
 
-    def look(self, now: float, metrics: ModelMetrics, workers: int) -> None:
+    def look(self, now: float, model: ModelVersion) -> None:
         """Reads the counters; to be called about once a second."""
-        counts = _counts(metrics)
+        counts, workers = _counts(model), len(model.pool.workers)
         before, self._counts = self._counts, counts
         if before is None:
-            self._marks = [_sums(now, metrics)]
+            self._marks = [_sums(now, model)]
         elif counts != before:
             if any(self._rows):
                 self._pass_idly(self._looked, workers)
@@ -91,7 +99,7 @@ class Arrivals:
             self._add(ArrivalInterval._make([seconds, *differences, seconds * workers]))
             self._at = now
             if now - self._marks[-1].at >= _MARKS:
-                self._marks.append(_sums(now, metrics))
+                self._marks.append(_sums(now, model))
         self._looked = now
 
     def replaced(self) -> None:
@@ -101,14 +109,14 @@ class Arrivals:
             for each in range(0, len(rows), _WIDTH):
                 rows[each + _COSTS : each + _WIDTH] = array("f", [0.0] * (_WIDTH - _COSTS))
 
-    def measured(self, now: float, metrics: ModelMetrics, workers: int) -> ArrivalHistory:
+    def measured(self, now: float, model: ModelVersion) -> ArrivalHistory:
         """Everything up to now."""
-        self.look(now, metrics, workers)
+        self.look(now, model)
         if any(self._rows):
-            self._pass_idly(now, workers)
+            self._pass_idly(now, len(model.pool.workers))
         while len(self._marks) > 1 and now - self._marks[1].at >= DAY:
             del self._marks[0]
-        first, last = self._marks[0], _sums(now, metrics)
+        first, last = self._marks[0], _sums(now, model)
         answers = sum(last.latencies) - sum(first.latencies)
         waits = last.waits - first.waits
         batches = last.batches - first.batches
@@ -121,6 +129,7 @@ class Arrivals:
             list(dropwhile(lambda each: not each.arrived, intervals)),
             [after - before for before, after in zip(first.latencies, last.latencies, strict=True)],
             min(1.0, max(0.0, overhead)),
+            model.metrics.requests.seconds.bounds,
         )
 
     def _pass_idly(self, until: float, workers: int) -> None:
@@ -144,15 +153,36 @@ _WIDTH: Final = len(ArrivalInterval._fields)
 _COSTS: Final = ArrivalInterval._fields.index("batches")
 
 
-def _counts(metrics: ModelMetrics) -> tuple[float, ...]:
+def arrivals_of(model: ModelVersion, now: float) -> Arrivals:
+    """The history of a version, which begins with the first call."""
+    history = model.histories.get(_NAME)
+    if not isinstance(history, Arrivals):
+        history = model.histories[_NAME] = Arrivals(now, model)
+    return history
+
+
+async def follow_arrivals(registry: Registry) -> None:
+    """Looks at all versions once a second."""
+    while True:
+        try:
+            now = time.monotonic()
+            for model in registry.versions():
+                if not model.metrics.series.is_hidden:
+                    arrivals_of(model, now).look(now, model)
+        except Exception:  # noqa: BLE001 - the next look may succeed
+            _log.exception("The arrivals of requests could not be read")
+        await asyncio.sleep(1.0)
+
+
+def _counts(model: ModelVersion) -> tuple[float, ...]:
     """The counts of an interval's fields."""
-    requests, batches = metrics.requests, metrics.batches
+    requests, batches = model.metrics.requests, model.metrics.batches
     answered, handled = sum(requests.seconds.counts), sum(batches.sizes.counts)
     return answered, requests.unanswered, handled, batches.sizes.total, batches.handler_seconds.total
 
 
-def _sums(now: float, metrics: ModelMetrics) -> _Sums:
-    latencies, batches = metrics.requests.seconds, metrics.batches
+def _sums(now: float, model: ModelVersion) -> _Sums:
+    latencies, batches = model.metrics.requests.seconds, model.metrics.batches
     waits, handled = batches.queue_seconds, batches.handler_seconds
     return _Sums(
         at=now,
