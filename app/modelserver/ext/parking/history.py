@@ -63,7 +63,7 @@ class RecentUses:
 
 
 def recent_uses(model: ModelVersion, now: float) -> RecentUses:
-    """Those of a version and of what it replaced, from the first call on."""
+    """The uses of a version, and of what it replaced, from the first call on."""
     history = model.histories.get(_NAME)
     if not isinstance(history, RecentUses):
         history = model.histories[_NAME] = RecentUses(now, model)
