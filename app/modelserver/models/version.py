@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from modelserver.engine.batching.request import Request
 from modelserver.engine.pools.pool import Pool
+from modelserver.engine.telemetry.gpus import gpus
 from modelserver.engine.telemetry.model_metrics import ModelMetrics
 from modelserver.engine.tensors.tensor import TensorSpec
 from modelserver.engine.wire.messages import Annotations, SequenceHeaders, Side
@@ -102,6 +103,11 @@ class ModelVersion:
     def endpoints(self) -> dict[str, bool]:
         """The routes of OpenAI's API that it serves, and whether each input is a row; empty before a load."""
         return {} if self.pool.crew.model is None else self.pool.crew.model.endpoints
+
+    async def read_gpus(self) -> None:
+        """Takes new readings of the GPUs, if its workers use any, before it is described."""
+        if any(worker.gpu is not None for worker in self.pool.workers):
+            await gpus.renew()
 
     @property
     def signature(self) -> Signature:

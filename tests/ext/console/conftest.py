@@ -30,7 +30,7 @@ def console(hot):
     registry = SimpleNamespace(versions=list, get=absent, builder=SimpleNamespace(sources=sources))
     settings = Settings(job_queue_size=7, keystore_pass="swordfish")
     services = SimpleNamespace(registry=registry, settings=settings, tokens=None, metrics=ServerMetrics())
-    made = Console(services, hot, LogRing(), Minutes(registry))
+    made = Console(SimpleNamespace(services=services, unwatched=hot), LogRing(), Minutes(registry))
     yield made
     made.close()
 

@@ -86,7 +86,7 @@ async def test_a_page_that_is_left_takes_its_request_along(hot):
 
     path = b"/console/try/predictions/m"
     scope = {"type": "http", "method": "POST", "headers": [], "raw_path": path, "query_string": b""}
-    answer = await asyncio.wait_for(answer_try(Request(scope, receive), hot), 5.0)
+    answer = await asyncio.wait_for(answer_try(Request(scope, receive), SimpleNamespace(unwatched=hot)), 5.0)
 
     assert left == ["left"]
     assert answer.status_code == 499

@@ -6,6 +6,7 @@ import gc
 import time
 
 import pytest
+from tests.ext.frontends.doubles import endpoints_of
 from tests.transports import Transport
 from tests.waiting import until
 
@@ -167,7 +168,7 @@ class Pair:
         loop = asyncio.get_running_loop()
         hot, statuses = Hot(), []
         app = Edge(application, lambda *data: statuses.append(data[4]), LIMIT)
-        self.end = ServerEnd(hot, app, statuses.append, print)
+        self.end = ServerEnd(endpoints_of(hot, count=statuses.append), app)
         self.link = Link(to_frontend_decoder, self._handle, lambda: None)
         forwarder = self.forwarder = Forwarder(self.link)
         ours, other = make_pair()

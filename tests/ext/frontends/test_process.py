@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 
+from tests.ext.frontends.doubles import endpoints_of
 from tests.waiting import until
 
 from modelserver.ext.frontends import messages
@@ -24,7 +25,7 @@ def test_front_end_imports_little():
 
 
 async def test_records_reach_the_servers_log(caplog):
-    end = ServerEnd(None, None, print, print)
+    end = ServerEnd(endpoints_of(), None)
     ended = asyncio.Event()
     frontend = Frontend(None, None, 0, ended.set)
     await join(end, frontend)
@@ -50,7 +51,7 @@ async def test_records_reach_the_servers_log(caplog):
 
 async def test_stall_is_reported_to_the_server():
     stalls = []
-    end = ServerEnd(None, None, print, stalls.append)
+    end = ServerEnd(endpoints_of(on_stall=stalls.append), None)
     frontend = Frontend(None, None, 0, lambda: None)
     await join(end, frontend)
     watch = frontend.watch()

@@ -7,12 +7,14 @@ from typing import get_type_hints
 
 import psutil
 import pytest
+from tests.ext.frontends.doubles import endpoints_of
 
 from modelserver.errors import ConfigError
 from modelserver.ext.frontends import processes as fleet_module
 from modelserver.ext.frontends.messages import Setup
 from modelserver.ext.frontends.processes import Fleet
 from modelserver.ext.frontends.routes import FrontEndDescription
+from modelserver.models.settings.settings import Settings
 
 
 @pytest.fixture
@@ -23,7 +25,10 @@ def listener():
 
 
 def make_fleet(listener):
-    return Fleet(2, listener, Setup(100, 1000, True, True), None, None, on_status=print, on_stall=print)
+    settings = Settings(frontend_processes=2)
+    endpoints = endpoints_of(settings=settings)
+    endpoints.sockets, endpoints.edge = {settings.inference_address: listener}, print
+    return Fleet(endpoints, Setup(100, 1000, True, True))
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
 import os
+from functools import partial
 from types import SimpleNamespace
 
 from modelserver.engine.pools.spec import PoolStatistics, WorkerState
 from modelserver.engine.pools.worker import Failures
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.wire.messages import Loaded
+from modelserver.models.version import ModelVersion
 
 
 def worker(**changes):
@@ -30,8 +32,10 @@ def model(options, *workers, name="m", bounds=(1, 2), sequences=None):
         crew=SimpleNamespace(autoscaling=None, on_demand=None, model=None),
         failure=next((each.failure for each in workers if each.failure), ""),
     )  # fmt: skip
-    return SimpleNamespace(
+    made = SimpleNamespace(
         name=name, version="1.0", url=f"{name}.mar", runtime="python", options=options, pool=pool,
         endpoints={}, loaded_at_startup=True, replacement=None, traffic=None, failure="",
         metrics=ServerMetrics().model(name, "1.0"),
     )  # fmt: skip
+    made.read_gpus = partial(ModelVersion.read_gpus, made)
+    return made

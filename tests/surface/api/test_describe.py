@@ -24,7 +24,6 @@ from modelserver.surface.api.describe import (
     describe_autoscaling,
     describe_failure,
     describe_worker,
-    read_gpus_of,
 )
 from modelserver.surface.http.answers import pretty
 
@@ -80,7 +79,7 @@ async def test_gpus_are_read_once_for_all_workers(gpus, renewed, monkeypatch):
         return True
 
     monkeypatch.setattr(readings, "renew", renew)
-    await read_gpus_of([model(ModelOptions(), *(worker(gpu=gpu) for gpu in gpus))])
+    await model(ModelOptions(), *(worker(gpu=gpu) for gpu in gpus)).read_gpus()
 
     assert len(calls) == renewed
 

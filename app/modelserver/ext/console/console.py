@@ -23,11 +23,10 @@ from modelserver.ext.console.leaving import is_there_for
 from modelserver.ext.console.logs.routes import LogRoute
 from modelserver.ext.console.pages import DATA_HEADERS, Pages
 from modelserver.ext.console.tries import answer_try
+from modelserver.extension import Endpoints
 from modelserver.models.options.table import OPTIONS
-from modelserver.surface.api.services import Services
 from modelserver.surface.auth.scopes import Scope as TokenScope
 from modelserver.surface.http.answers import JSON
-from modelserver.surface.http.exchange import HotRoutes
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -47,11 +46,11 @@ _read_estimate_request = msgspec.json.Decoder(EstimateRequest).decode
 
 
 class Console:
-    """An ASGI application for all paths from ``/console`` on; tries of models go to ``hot``."""
+    """An ASGI application for all paths from ``/console`` on; nobody watches tries of models."""
 
-    def __init__(self, services: Services, hot: HotRoutes, ring: LogRing, minutes: Minutes) -> None:
-        self._services = services
-        self._hot = hot
+    def __init__(self, endpoints: Endpoints, ring: LogRing, minutes: Minutes) -> None:
+        self._endpoints = endpoints
+        self._services = services = endpoints.services
         self._minutes = minutes
         self._pages = Pages()
         self._state = ConsoleState(services.registry, services.metrics)
@@ -84,7 +83,7 @@ class Console:
             return self._page(path, request)
         if path.startswith(_TRY):
             _check_method(request, "POST")
-            return await answer_try(request, self._hot)
+            return await answer_try(request, self._endpoints)
         method, respond = self._routes.get(path.removeprefix(f"{_PATH}/"), ("", None))
         if respond is None:
             raise ResourceNotFound

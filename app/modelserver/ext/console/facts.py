@@ -24,7 +24,7 @@ from modelserver.ext.console.stopwatch import Stopwatch
 from modelserver.models.options.table import OPTIONS
 from modelserver.models.registry import Registry
 from modelserver.models.version import ModelVersion
-from modelserver.surface.api.describe import describe, read_gpus_of
+from modelserver.surface.api.describe import describe
 
 # Of a worker's output: lines, and characters; of a failure, characters.
 _LINES: Final = 20
@@ -60,7 +60,8 @@ class ConsoleState:
         """
         models = self._by_key()
         visible = {key: model for key, model in models.items() if key in opened}
-        await read_gpus_of(visible.values())
+        for model in visible.values():
+            await model.read_gpus()
         watch, at = Stopwatch(), time.monotonic()
         figures, rows, counts, facts = {}, {}, {}, {}
         for key, model in models.items():

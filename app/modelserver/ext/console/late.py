@@ -35,10 +35,8 @@ class LateConsole:
         await console(scope, receive, send)
 
     def _made(self) -> Console:
-        endpoints = self._endpoints
         module = import_module("modelserver.ext.console.console")
-        services, hot = endpoints.services, endpoints.unwatched
-        console: Console = module.Console(services, hot, self._ring, self._minutes)
+        console: Console = module.Console(self._endpoints, self._ring, self._minutes)
         return console
 
     def close(self) -> None:

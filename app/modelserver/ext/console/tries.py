@@ -13,7 +13,8 @@ from modelserver.engine.ids import accept_request_id
 from modelserver.errors import ResourceNotFound
 from modelserver.ext.console.leaving import is_there_for
 from modelserver.ext.console.pages import DATA_HEADERS
-from modelserver.surface.http.exchange import Exchange, HotRoutes, Target
+from modelserver.extension import Endpoints
+from modelserver.surface.http.exchange import Exchange, Target
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -29,13 +30,14 @@ _HIDDEN: Final = frozenset({b"authorization", b"cookie"})
 _UNKNOWN_TYPE: Final = "application/octet-stream"
 
 
-async def answer_try(request: Request, hot: HotRoutes) -> Response:
+async def answer_try(request: Request, endpoints: Endpoints) -> Response:
     """The model's answer to the request that follows ``/console/try``.
 
     It has the header ``x-console-try``, unlike an error of the console itself. Raises ResourceNotFound if the
     rest is no path of inference.
     """
     path, query = request.scope["raw_path"].partition(_PREFIX)[2], request.scope["query_string"]
+    hot = endpoints.unwatched
     target = hot.find(path + b"?" + query if query else path)
     if target is None:
         raise ResourceNotFound

@@ -57,19 +57,8 @@ def fleet_of(endpoints: Endpoints) -> Fleet:
 
     They get hashes of the tokens, and the certificate over a private socket.
     """
-    services = endpoints.services
-    settings, metrics = services.settings, services.metrics
-    address = settings.inference_address
-    fleet = Fleet(
-        settings.front_ends,
-        endpoints.sockets[address],
-        setup_of(endpoints),
-        endpoints.hot,
-        endpoints.edge(address),
-        metrics.response,
-        metrics.stalled,
-    )
-    if (tokens := services.tokens) is not None:
+    fleet = Fleet(endpoints, setup_of(endpoints))
+    if (tokens := endpoints.services.tokens) is not None:
 
         def allow() -> None:
             fleet.allow(Tokens(tokens.verifier.packed()))

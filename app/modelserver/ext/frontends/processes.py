@@ -6,11 +6,9 @@ import asyncio
 import contextlib
 import logging
 import os
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any
 
@@ -23,8 +21,8 @@ from modelserver.errors import ConfigError
 from modelserver.ext.frontends.counts import MAX_SEATS, make_counts
 from modelserver.ext.frontends.link import make_pair
 from modelserver.ext.frontends.messages import Certified, Close, Hurry, Open, Paths, Setup, Tokens
-from modelserver.ext.frontends.server_end import Application, ServerEnd
-from modelserver.surface.http.exchange import HotRoutes
+from modelserver.ext.frontends.server_end import ServerEnd
+from modelserver.extension import Endpoints
 from modelserver.surface.tls.context import Certificate
 
 _log = logging.getLogger("modelserver.frontend")
@@ -83,33 +81,23 @@ class _Seat:
 
 
 class Fleet:
-    """``count`` front-end processes at one listening socket; see :class:`modelserver.extension.Listener`.
+    """Several front-end processes at one listening socket; see :class:`modelserver.extension.Listener`.
 
     Args:
-        listener: bound; :meth:`open` starts to listen on it.
+        endpoints: with the socket of ``inference_address``; :meth:`open` starts to listen on it.
         setup: the configuration of each front end.
-        hot, app, on_status, on_stall: see :class:`ServerEnd`.
     """
 
-    def __init__(  # noqa: PLR0917 - made in one place
-        self,
-        count: int,
-        listener: socket.socket,
-        setup: Setup,
-        hot: HotRoutes,
-        app: Application,
-        on_status: Callable[[int], None],
-        on_stall: Callable[[float], None],
-    ) -> None:
+    def __init__(self, endpoints: Endpoints, setup: Setup) -> None:
+        settings = endpoints.services.settings
+        address, count = settings.inference_address, settings.front_ends
         if not 1 < count <= MAX_SEATS:
             raise ValueError(f"{count} front ends")
         self._count = count
-        self._listener = listener
+        self._listener = endpoints.sockets[address]
         self._setup = setup
-        self._hot = hot
-        self._app = app
-        self._on_status = on_status
-        self._on_stall = on_stall
+        self._endpoints = endpoints
+        self._app = endpoints.edge(address)
         self._tokens: Tokens | None = None
         self._paths = Paths(())
         self._counts_file, self._counts = make_counts(count)
@@ -225,7 +213,7 @@ class Fleet:
 
     async def _live(self, seat: _Seat) -> str:
         """Runs one front end; returns how it ended."""
-        end = ServerEnd(self._hot, self._app, self._on_status, self._on_stall, self._setup.max_outgoing)
+        end = ServerEnd(self._endpoints, self._app, self._setup.max_outgoing)
         try:
             process = seat.process = await self._launch(end, seat.number)
             seat.since = time.time()

@@ -12,7 +12,8 @@ import msgspec
 from modelserver.errors import InternalError, ResourceNotFound
 from modelserver.ext.frontends import messages
 from modelserver.ext.frontends.link import Link
-from modelserver.surface.http.exchange import Exchange, HotRoutes, Target
+from modelserver.extension import Endpoints
+from modelserver.surface.http.exchange import Exchange, Target
 from modelserver.surface.http.outgoing import Outgoing
 
 Application = Callable[[Any, Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]]
@@ -35,32 +36,28 @@ class ServerEnd:
     """Answers the requests of one front end.
 
     Args:
-        hot: the endpoint of the hot routes.
-        app: the ASGI application of the address, for all other requests.
-        count: called with the status of each answer that the application does not count itself.
-        on_stall: called with the seconds for which the front end's event loop was blocked.
+        endpoints: what answers requests on hot routes, and counts answers and stalls.
+        app: the ASGI application of the address, for all other requests; it counts its own answers.
         most: bytes that may wait for the front end before a large answer becomes a refusal.
     """
 
     def __init__(
         self,
-        hot: HotRoutes,
+        endpoints: Endpoints,
         app: Application,
-        count: Callable[[int], None],
-        on_stall: Callable[[float], None],
         most: int = MAX_UNSENT,
     ) -> None:
-        loop = asyncio.get_running_loop()
+        loop, metrics = asyncio.get_running_loop(), endpoints.services.metrics
         self.ready: asyncio.Future[None] = loop.create_future()
         self.closed: asyncio.Future[None] = loop.create_future()
         self.lost: asyncio.Future[None] = loop.create_future()
         self.link: Link[messages.FromFrontend] = Link(
             messages.from_frontend_decoder, self._on_message, self._on_lost
         )
-        self.count = count
+        self.count: Callable[[int], None] = metrics.response
         self.most = most
         self.exchanges: dict[int, RemoteExchange] = {}
-        self._hot = hot
+        self._hot = endpoints.hot
         self._app = app
         self._calls: dict[int, _Call] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -69,8 +66,8 @@ class ServerEnd:
             messages.Taken: self._taken,
             messages.RequestHead: self._call,
             messages.Piece: self._piece,
-            messages.RefusedByFrontend: lambda message, _: count(message.status),
-            messages.Stalled: lambda message, _: on_stall(message.seconds),
+            messages.RefusedByFrontend: lambda message, _: metrics.response(message.status),
+            messages.Stalled: lambda message, _: metrics.stalled(message.seconds),
             messages.LogRecord: lambda message, _: _write_record(message),
             messages.Ready: lambda *_: _settle(self.ready),
             messages.StoppedListening: lambda *_: _settle(self.closed),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import datetime, timezone
 from typing import Any
 
@@ -22,12 +21,6 @@ _BATCH_SETTINGS = (
     ("jobQueueSize", "job_queue_size"),
     ("splitInstances", "split_instances"),
 )
-
-
-async def read_gpus_of(models: Iterable[ModelVersion]) -> None:
-    """Takes new readings of the GPUs, if workers of these models use any, before they are described."""
-    if any(worker.gpu is not None for model in models for worker in model.pool.workers):
-        await gpus.renew()
 
 
 def describe(model: ModelVersion) -> dict[str, Any]:

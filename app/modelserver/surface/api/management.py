@@ -19,7 +19,7 @@ from modelserver.models.registry import Registry
 from modelserver.models.replacing import replace_archive
 from modelserver.models.settings.model_defaults import RUNTIMES
 from modelserver.models.version import ModelVersion
-from modelserver.surface.api.describe import describe, read_gpus_of
+from modelserver.surface.api.describe import describe
 from modelserver.surface.api.parameters import Parameters
 from modelserver.surface.http.answers import JSON, header_pairs, pretty
 from modelserver.surface.inference.customized import fetch_description
@@ -83,7 +83,7 @@ class ManagementApi:
         models = registry.versions(name) if version == "all" else [registry.get(name, version)]
         if customized and version != "all":
             return await describe_customized(models[0])
-        await read_gpus_of(models)
+        await asyncio.gather(*(model.read_gpus() for model in models))
         return Response(pretty([describe(model) for model in models]), media_type=JSON)
 
     async def scale(self, request: Request, name: str, version: str | None = None) -> Response:
@@ -175,7 +175,7 @@ async def describe_customized(model: ModelVersion) -> Response:
     Unlike in TorchServe, the reason phrase is always the standard one.
     """
     described = await fetch_description(model)
-    await read_gpus_of([model])
+    await model.read_gpus()
     body = pretty([{**describe(model), "customizedMetadata": described.metadata}])
     answer = described.answer
     response = Response(b"" if answer.status in (204, 304) else body, answer.status, media_type=JSON)
