@@ -35,7 +35,6 @@ NAMES: Final[Mapping[str, str]] = {
     "engine.wire.arena": "Arena ProtocolError",
     "engine.wire.marks": "Mark",
     "engine.wire.messages": "Answer Row SequenceHeaders",
-    "engine.workdir": "work_directory",
     "engine.worker.parent": "die_with",
     "engine.worker.runtime": "run_worker",
     "errors": (
@@ -52,7 +51,7 @@ NAMES: Final[Mapping[str, str]] = {
     "models.archives.urls": "leaves_its_place scheme",
     "models.environments": "environment_store",
     "models.environments.cache_folder": "cache_folder",
-    "models.environments.environments": "Environments PackageRequest",
+    "models.environments.environments": "Environments",
     "models.options.resolve": "ModelOptions Registration",
     "models.options.table": "OPTIONS",
     "models.options.values": "excerpt",

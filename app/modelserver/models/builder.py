@@ -46,7 +46,7 @@ from modelserver.models.archives.manifest import MANIFEST_PATH, Manifest
 from modelserver.models.archives.sources import locate, with_manifest
 from modelserver.models.archives.store import ModelStore
 from modelserver.models.archives.urls import UrlPolicy, scheme
-from modelserver.models.environments.environments import Environments, PackageRequest, WorkerEnvironment
+from modelserver.models.environments.environments import Environments, WorkerEnvironment
 from modelserver.models.options.resolve import ModelOptions, Registration, resolve_options
 from modelserver.models.options.table import ModelConfig
 from modelserver.models.reading import Reader
@@ -370,11 +370,11 @@ class VersionBuilder:
         if self._demand(options) is not None:
             # Each machine makes its own.
             return WorkerEnvironment()
-        request = PackageRequest(
-            name, manifest.model_version, archive.model_dir, requirements, options.use_venv
-        )
+        model = name, manifest.model_version
         try:
-            environment = await self._environments.provide(request, on_progress)
+            environment = await self._environments.provide(
+                model, archive.model_dir, requirements, venv=options.use_venv, tell=on_progress
+            )
         except InvalidModel as error:
             raise InvalidModel(f"{archive.url}: {error.message}") from None
         archive.held.append(environment.release)

@@ -18,7 +18,6 @@ from modelserver.errors import InvalidModel
 from modelserver.models.environments.environments import (
     EnvironmentFailed,
     Environments,
-    PackageRequest,
     WorkerEnvironment,
 )
 
@@ -39,7 +38,7 @@ def folder(tmp_path):
 
 
 def needs(model_dir, *, venv=False, requirements="requirements.txt"):
-    return PackageRequest("m", "1.0", model_dir, requirements, venv)
+    return {"model": ("m", "1.0"), "model_dir": model_dir, "requirements": requirements, "venv": venv}
 
 
 def played(tmp_path, script):
@@ -81,7 +80,7 @@ async def test_an_installation_is_shared(tmp_path, folder, model_dir, caplog):
     python = played(tmp_path, "echo installed")
 
     async def provide():
-        return await environments(tmp_path, folder, python).provide(needs(model_dir), messages.append)
+        return await environments(tmp_path, folder, python).provide(**needs(model_dir), tell=messages.append)
 
     with caplog.at_level(logging.INFO):
         first, second = await asyncio.gather(provide(), provide())
@@ -97,7 +96,7 @@ async def test_an_installation_is_shared(tmp_path, folder, model_dir, caplog):
 
 async def test_a_model_without_requirements_needs_no_environment(tmp_path, folder, model_dir):
     assert (
-        await environments(tmp_path, folder).provide(needs(model_dir, requirements=None))
+        await environments(tmp_path, folder).provide(**needs(model_dir, requirements=None))
         == WorkerEnvironment()
     )
     assert names(folder) == []
@@ -107,7 +106,7 @@ async def test_a_failure_ends_in_pips_own_words(tmp_path, folder, model_dir):
     """The message is TorchServe's, then the last lines; nothing is left of the attempt."""
     python = played(tmp_path, "seq 100; echo 'ERROR: No matching distribution found' >&2; exit 1")
     with pytest.raises(EnvironmentFailed) as error:
-        await environments(tmp_path, folder, python).provide(needs(model_dir))
+        await environments(tmp_path, folder, python).provide(**needs(model_dir))
 
     assert error.value.type == "ModelException"
     assert error.value.status == 400
@@ -127,7 +126,7 @@ async def test_virtual_environment_is_created(tmp_path, folder, model_dir):
         (model_dir / name).write_text("raise SystemExit(3)\n")
     python = played(tmp_path, "exit 7")
     made = await environments(tmp_path, folder, python).provide(
-        needs(model_dir, venv=True, requirements=None)
+        **needs(model_dir, venv=True, requirements=None)
     )
 
     assert made.variables == {}
@@ -144,7 +143,7 @@ async def test_a_virtual_environment_that_cannot_be_made(tmp_path, folder, model
     )
     python.chmod(0o755)
     with pytest.raises(EnvironmentFailed) as error:
-        await environments(tmp_path, folder, str(python)).provide(needs(model_dir, venv=True))
+        await environments(tmp_path, folder, str(python)).provide(**needs(model_dir, venv=True))
 
     assert error.value.message.startswith("Virtual environment creation failed for model m. ")
     assert error.value.message.endswith("no room")
@@ -153,7 +152,7 @@ async def test_a_virtual_environment_that_cannot_be_made(tmp_path, folder, model
 async def test_pip_gets_plain_arguments(tmp_path, folder, model_dir):
     """pip is never run through a shell (F67)."""
     python = played(tmp_path, f'echo "$@" > {tmp_path}/arguments')
-    await environments(tmp_path, folder, python).provide(needs(model_dir))
+    await environments(tmp_path, folder, python).provide(**needs(model_dir))
     arguments = (tmp_path / "arguments").read_text().split()
 
     assert arguments[:5] == ["-m", "pip", "install", "--upgrade", "--target"]
@@ -166,7 +165,9 @@ async def test_pip_gets_the_variables(tmp_path, folder, model_dir, monkeypatch, 
     monkeypatch.setenv("SECRET_TOKEN", "x")
     python = played(tmp_path, "pwd; env")
     with caplog.at_level(logging.INFO):
-        await environments(tmp_path, folder, python, hidden=re.compile("SECRET.*")).provide(needs(model_dir))
+        await environments(tmp_path, folder, python, hidden=re.compile("SECRET.*")).provide(
+            **needs(model_dir)
+        )
     printed = [record.getMessage() for record in caplog.records if record.name == "modelserver.model"]
 
     assert str(model_dir) in printed
@@ -177,7 +178,7 @@ async def test_pip_gets_the_variables(tmp_path, folder, model_dir, monkeypatch, 
 async def test_output_without_lines_is_logged(tmp_path, folder, model_dir):
     script = "head -c 3000000 /dev/zero | tr '\\0' x; printf '\\377\\n'; seq 1000; printf end; exit 3"
     with pytest.raises(EnvironmentFailed) as error:
-        await environments(tmp_path, folder, played(tmp_path, script)).provide(needs(model_dir))
+        await environments(tmp_path, folder, played(tmp_path, script)).provide(**needs(model_dir))
 
     assert error.value.message.endswith("\n998\n999\n1000\nend")
     assert len(error.value.message) < 1000
@@ -188,7 +189,7 @@ async def test_time_is_limited(tmp_path, folder, model_dir):
     mark = str(10_000_000 + os.getpid())
     python = played(tmp_path, f"sleep {mark} & wait")
     with pytest.raises(EnvironmentFailed, match=r"It did not finish within 0\.8 s\.$"):
-        await environments(tmp_path, folder, python, limit=0.8).provide(needs(model_dir))
+        await environments(tmp_path, folder, python, limit=0.8).provide(**needs(model_dir))
 
     await until(
         lambda: not any(mark in (each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"]))
@@ -199,35 +200,35 @@ async def test_time_is_limited(tmp_path, folder, model_dir):
 async def test_a_leftover_is_not_taken_for_an_environment(tmp_path, folder, model_dir):
     script = 'mkdir -p "$6" && touch "$6/new"'
     provider = environments(tmp_path, folder, played(tmp_path, script))
-    made = await provider.provide(needs(model_dir))
+    made = await provider.provide(**needs(model_dir))
     packages = Path(made.variables["PYTHONPATH"].partition(":")[0])
     (packages.parent / "complete").unlink()
     (packages / "old").touch()
 
-    assert await provider.provide(needs(model_dir)) == made
+    assert await provider.provide(**needs(model_dir)) == made
     assert names(packages) == ["new"]
 
 
 async def test_path_and_folder_are_the_servers_without_others(tmp_path, folder, model_dir, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "/a:/b")
-    made = await environments(tmp_path, folder, played(tmp_path, "exit 0")).provide(needs(model_dir))
+    made = await environments(tmp_path, folder, played(tmp_path, "exit 0")).provide(**needs(model_dir))
     assert made.variables["PYTHONPATH"].split(":")[1:] == ["/a", "/b"]
 
     monkeypatch.setenv("MODELSERVER_CACHE", "off")
-    made = await environments(tmp_path, None, played(tmp_path, "exit 0")).provide(needs(model_dir))
+    made = await environments(tmp_path, None, played(tmp_path, "exit 0")).provide(**needs(model_dir))
     assert made.variables["PYTHONPATH"].startswith(str(tmp_path / "fallback"))
 
 
 @pytest.mark.parametrize("python", ["/nowhere/python", "/bin/true"])
 async def test_missing_python_is_named(tmp_path, folder, model_dir, python):
     with pytest.raises(EnvironmentFailed, match=f"The Python {python} cannot be run: "):
-        await environments(tmp_path, folder, python).provide(needs(model_dir))
+        await environments(tmp_path, folder, python).provide(**needs(model_dir))
 
 
 async def test_a_cancelled_registration_leaves_nothing(tmp_path, folder, model_dir):
     """Whoever gives up leaves no pip behind, and no folder that looks complete."""
     python = played(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 77")
-    asking = asyncio.ensure_future(environments(tmp_path, folder, python).provide(needs(model_dir)))
+    asking = asyncio.ensure_future(environments(tmp_path, folder, python).provide(**needs(model_dir)))
     await until(lambda: read(tmp_path / "pid"))
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -243,7 +244,7 @@ async def test_unused_environments_give_way(tmp_path, folder, model_dir, caplog)
     with caplog.at_level(logging.INFO):
         for number in range(3):
             (model_dir / "requirements.txt").write_text(f"# {number}\n")
-            result = await provider.provide(needs(model_dir))
+            result = await provider.provide(**needs(model_dir))
             made.append(result)
             if number == 0:
                 result.release()
@@ -252,7 +253,7 @@ async def test_unused_environments_give_way(tmp_path, folder, model_dir, caplog)
     assert [place.exists() for place in places] == [False, True, True]
     assert f"Removed the unused environment {places[0]}" in caplog.text
     (model_dir / "requirements.txt").write_text("# 0\n")
-    assert await provider.provide(needs(model_dir)) == made[0]
+    assert await provider.provide(**needs(model_dir)) == made[0]
     for each in made:
         each.release()
 
@@ -263,4 +264,4 @@ async def test_missing_requirements_file_is_refused(tmp_path, folder, model_dir,
     if content is not None:
         (model_dir / "requirements.txt").write_bytes(content)
     with pytest.raises(InvalidModel, match=rf"^The requirementsFile 'requirements\.txt' of m {reason}"):
-        await environments(tmp_path, folder).provide(needs(model_dir))
+        await environments(tmp_path, folder).provide(**needs(model_dir))

@@ -155,8 +155,8 @@ class WorkerEnvironment:
 
 
 @dataclass(frozen=True, slots=True)
-class PackageRequest:
-    """What a model needs. ``requirements`` is its file in ``model_dir``, None to install nothing."""
+class _Request:
+    """What a model needs."""
 
     name: str
     version: str
@@ -188,18 +188,26 @@ class Environments:
     printed: Callable[[str, str], None] = _into_the_log
 
     async def provide(
-        self, request: PackageRequest, tell: Callable[[str], None] | None = None
+        self,
+        model: tuple[str, str],
+        model_dir: Path,
+        requirements: str | None,
+        *,
+        venv: bool,
+        tell: Callable[[str], None] | None = None,
     ) -> WorkerEnvironment:
         """The environment of a model, in use until it is released; the default one if it needs no packages.
 
-        ``tell`` is called with the progress.
+        ``model`` is its name and version; ``requirements`` is its file in ``model_dir``, None to install
+        nothing. ``tell`` is called with the progress.
 
         Raises:
             InvalidModel: the requirements file is missing or cannot be read.
             EnvironmentFailed: pip failed or timed out; its last lines are in the message.
         """
-        if request.requirements is None and not request.venv:
+        if requirements is None and not venv:
             return WorkerEnvironment()
+        request = _Request(*model, model_dir, requirements, venv)
         folder = self.folder or await asyncio.to_thread(cache_folder, "environments")
         if folder is None:
             folder = self.fallback
@@ -223,13 +231,13 @@ class Environments:
             raise _failed(request, f"It did not finish within {self.limit:g} s.") from None
         except OSError as error:
             raise _failed(request, f"{error.strerror or error}: {error.filename or place}.") from error
-        if request.venv:
+        if venv:
             return WorkerEnvironment(str(place / "venv" / "bin" / "python"), use=use)
         paths = [str(place / "packages"), *filter(None, [self._variables().get("PYTHONPATH")])]
         return WorkerEnvironment(variables={"PYTHONPATH": os.pathsep.join(paths)}, use=use)
 
     async def _make(
-        self, request: PackageRequest, place: Path, sites: Sequence[str], tell: Callable[[str], None] | None
+        self, request: _Request, place: Path, sites: Sequence[str], tell: Callable[[str], None] | None
     ) -> Use | None:
         """Creates the environment unless another server did meanwhile.
 
@@ -272,7 +280,7 @@ class Environments:
         for place in removed:
             _log.info("Removed the unused environment %s", place)
 
-    async def _fill(self, request: PackageRequest, place: Path, sites: Sequence[str], lock: int) -> None:
+    async def _fill(self, request: _Request, place: Path, sites: Sequence[str], lock: int) -> None:
         python, where = self.python, ["--upgrade", "--target", str(place / "packages")]
         if request.venv:
             venv = place / "venv"
@@ -296,9 +304,7 @@ class Environments:
         if ended.status:
             raise _failed(request, ended.words("pip"))
 
-    async def _run(
-        self, command: list[str], folder: Path, request: PackageRequest, lock: int, what: str
-    ) -> _Ended:
+    async def _run(self, command: list[str], folder: Path, request: _Request, lock: int, what: str) -> _Ended:
         """Runs a command to its end and logs its output in the model's log.
 
         It holds the lock too: if the server dies, the next one waits until the command has ended.
@@ -358,11 +364,11 @@ class _Ended:
         return f"{what} ended with status {self.status}. {end}"
 
 
-def _failed(request: PackageRequest, reason: str) -> EnvironmentFailed:
+def _failed(request: _Request, reason: str) -> EnvironmentFailed:
     return EnvironmentFailed(f"Custom pip package installation failed for model {request.name}. {reason}")
 
 
-def _key(request: PackageRequest, identity: str) -> str:
+def _key(request: _Request, identity: str) -> str:
     kind = "venv" if request.venv else "packages"
     name = request.requirements
     file = None if name is None else request.model_dir / name

@@ -138,7 +138,7 @@ plainly = pytest.mark.parametrize("stage", ["plain"], indirect=True)
 async def test_worker_is_reported_from_start_to_end(stage):
     task = await stage.run('echo "out $SEEN"; echo err >&2; sleep 0.1; exit 3')
     started = await stage.server.next(WorkerStarted)
-    assert (Path(started.model_dir).parent.name, started.pid > 0) == ("cache", True)
+    assert (Path(started.model_dir).parent.parent.name, started.pid > 0) == ("cache", True)
     stage.server.send(Alive(7))
     out, errors, ended = await stage.output_until_end()
     assert (out, errors) == (b"out 1\n", b"err\n")

@@ -8,7 +8,7 @@ import pytest
 from modelserver.engine.pools.variables import THREAD_VARIABLES, worker_variables
 from modelserver.engine.wire.marks import MARK
 from modelserver.ext.cluster.node.agent import NodeEnvironment
-from modelserver.models.environments.environments import EnvironmentFailed, PackageRequest
+from modelserver.models.environments.environments import EnvironmentFailed
 
 
 @pytest.fixture
@@ -34,13 +34,11 @@ def note_in(lines):
     return lambda text, source: lines.append(f"{source}: {text}" if source else text)
 
 
-def packages_of(model_dir, requirements="requirements.txt"):
-    return PackageRequest("m", "1.0", model_dir, requirements, False)
-
-
-async def provide(node, request, fallback, tell):
+async def provide(node, model_dir, fallback, tell):
     """As an agent has a model's packages installed."""
-    return await node.environments(fallback, tell).provide(request, lambda step: tell(step, ""))
+    return await node.environments(fallback, tell).provide(
+        ("m", "1.0"), model_dir, "requirements.txt", venv=False, tell=lambda step: tell(step, "")
+    )
 
 
 def variables_of(environment, node, packages=None):
@@ -139,7 +137,7 @@ def test_server_and_node_make_the_same_variables_of_which_packages_win():
 async def test_node_without_a_cache_installs_into_the_fallback(tmp_path, model_dir, monkeypatch):
     monkeypatch.setenv("MODELSERVER_CACHE", "off")
     monkeypatch.setattr(sys, "executable", played(tmp_path, "exit 0"))
-    packages = await provide(environment(), packages_of(model_dir), tmp_path / "own", lambda *_: None)
+    packages = await provide(environment(), model_dir, tmp_path / "own", lambda *_: None)
 
     assert packages.variables["PYTHONPATH"].startswith(str(tmp_path / "own"))
 
@@ -150,7 +148,7 @@ async def test_failed_installation_is_reported_with_pips_last_lines(tmp_path, mo
     lines = []
 
     with pytest.raises(EnvironmentFailed, match=r"(?s)pip ended with status 1\..*no-such-package==1\.0"):
-        await provide(environment(), packages_of(model_dir), tmp_path / "own", note_in(lines))
+        await provide(environment(), model_dir, tmp_path / "own", note_in(lines))
     assert "m_1.0-pip: No matching distribution found for no-such-package==1.0" in lines
 
 
@@ -162,7 +160,7 @@ async def test_pip_sees_none_of_the_secrets(tmp_path, model_dir, monkeypatch):
     monkeypatch.setattr(sys, "executable", played(tmp_path, "env\nexit 1"))
     lines = []
     with pytest.raises(EnvironmentFailed):
-        await provide(environment("AWS_.*"), packages_of(model_dir), tmp_path / "own", note_in(lines))
+        await provide(environment("AWS_.*"), model_dir, tmp_path / "own", note_in(lines))
 
     assert "m_1.0-pip: KEPT=1" in lines
     assert [line for line in lines if "not to be seen" in line] == []

@@ -31,13 +31,12 @@ from modelserver.engine.telemetry.gpus import Gpus
 from modelserver.engine.telemetry.system import worker_memory
 from modelserver.engine.wire.arena import Arena, ProtocolError
 from modelserver.engine.wire.marks import Mark
-from modelserver.engine.workdir import work_directory
 from modelserver.errors import BadRequest
 from modelserver.ext.cluster import messages
 from modelserver.ext.cluster.greeting import Invitation
-from modelserver.ext.cluster.node.archives import ArchiveCache
+from modelserver.ext.cluster.node.archives import ArchiveCache, Held
 from modelserver.ext.cluster.node.dial import LOCAL_SOCKET, dial_streams
-from modelserver.models.environments.environments import Environments, PackageRequest
+from modelserver.models.environments.environments import Environments
 
 # What a worker on a node starts with: the packages of its model, and its environment variables.
 #
@@ -209,9 +208,9 @@ class Agent:
         # Ends processes that workers of killed agents have left behind.
         await asyncio.to_thread(Mark.end_orphans)
         async with contextlib.AsyncExitStack() as held:
-            model_dir = await self._fetch(start, held)
-            python, process = await self._furnish(start, model_dir, held)
-            await self._run_worker(start, model_dir, python, process)
+            files = await self._fetch(start, held)
+            python, process = await self._furnish(start, files, held)
+            await self._run_worker(start, files.path, python, process)
 
     async def _run_worker(
         self, start: messages.Start, model_dir: Path, python: str, process: LocalProcess
@@ -237,13 +236,13 @@ class Agent:
             task.cancel()
         self._send(messages.WorkerEnded(code, self._started_batches(), for_memory))
 
-    async def _fetch(self, start: messages.Start, held: contextlib.AsyncExitStack) -> Path:
-        """The directory with the model's files, until ``held`` is closed."""
+    async def _fetch(self, start: messages.Start, held: contextlib.AsyncExitStack) -> Held:
+        """The model's files, until ``held`` is closed."""
         files = await ArchiveCache.of_node(os.environ).hold(
             start.digest, start.size, self._receive, self._report_progress
         )
         held.push_async_callback(files.release)
-        return files.path
+        return files
 
     async def _receive(self, offset: int) -> AsyncIterator[bytes]:
         """The bytes of the model's files from there, on a connection of their own: heartbeats go on."""
@@ -254,18 +253,21 @@ class Agent:
                 yield piece
 
     async def _furnish(
-        self, start: messages.Start, model_dir: Path, held: contextlib.AsyncExitStack
+        self, start: messages.Start, files: Held, held: contextlib.AsyncExitStack
     ) -> tuple[str, LocalProcess]:
         """Has the model's packages installed; returns the worker's Python and its process."""
-        folder = held.enter_context(work_directory())
         own = dict(start.environment)
         for name, content in start.files.items():
-            own[name] = str(folder / name)
-            (folder / name).write_bytes(content)
+            own[name] = str(files.folder / name)
+            (files.folder / name).write_bytes(content)
         node = NodeEnvironment(start.hidden, own, start.threads)
-        requirements = PackageRequest(*start.model, model_dir, start.requirements or None, start.use_venv)
-        environments = node.environments(folder, self._report_progress)
-        packages = await environments.provide(requirements, self._report_progress)
+        packages = await node.environments(files.folder / "environments", self._report_progress).provide(
+            start.model,
+            files.path,
+            start.requirements or None,
+            venv=start.use_venv,
+            tell=self._report_progress,
+        )
         held.push_async_callback(asyncio.to_thread, packages.release)
         return packages.python or sys.executable, node.process(os.environ, packages.variables)
 

@@ -1,11 +1,11 @@
 """The models' files on a node: fetched once for all its workers, and kept until there is no more room.
 
-Below the root, ``archive-DIGEST`` are archives, and ``files-…`` the directories of workers. Locks and marks
+Below the root, ``archive-DIGEST`` are archives, and ``files-…`` the folders of workers. Locks and marks
 are those of ``environments/environment_store.py``: one process fetches and the others wait, an archive is not
 used without its mark, and the locks of a process that dies are free. An archive is verified as a whole before
 anything is unpacked, and its mark is written when everything else is on the disk.
 
-A handler may write into its model's directory, as on a single machine; so each worker has its own. In it,
+A handler may write into its model's directory, as on a single machine; so each worker has its own. There,
 small files are copies, large ones links to the read-only file of the archive: they take no room, and workers
 share their pages in memory. A superuser can write to these too: a changed archive is not used again.
 """
@@ -65,14 +65,15 @@ class TransferFailed(ArchiveFailed):
 
 
 class Held:
-    """The files of a model in a directory that is one worker's own, until it is released."""
+    """The files of a model at ``path``, below a ``folder`` that is one worker's own, until it is released."""
 
-    def __init__(self, path: Path, held: contextlib.AsyncExitStack) -> None:
+    def __init__(self, folder: Path, path: Path, held: contextlib.AsyncExitStack) -> None:
+        self.folder = folder
         self.path = path
         self._held = held
 
     async def release(self) -> None:
-        """Removes the directory; from now on the archive may give way to others. Idempotent."""
+        """Removes the folder; from now on the archive may give way to others. Idempotent."""
         await self._held.aclose()
 
 
@@ -132,12 +133,13 @@ class ArchiveCache:
                 undo.callback(use.end)
                 await undo.enter_async_context(store.locked(own, lambda: None))
                 undo.push_async_callback(_to_the_end, shutil.rmtree, own, True)
-                await _to_the_end(_furnish, place / "files", own)
+                own.mkdir(mode=0o700)
+                await _to_the_end(_furnish, place / "files", own / "model")
                 await _to_the_end(store.prune, self._root, self._limit)
             except OSError as error:
                 raise self._failed(error, size) from error
             held = undo.pop_all()
-        return Held(own, held)
+        return Held(own, own / "model", held)
 
     async def _use(self, place: Path, size: int, fetch: Fetch, tell: Callable[[str], None]) -> store.Use:
         if (use := await self._use_of(place)) is not None:
