@@ -5,12 +5,11 @@ from html.parser import HTMLParser
 
 import httpx
 import pytest
-from tests.documents import describe_listener
+from tests.documents import describe_listener, listener
 
 from modelserver.ext.docs.page import CONTENT_SECURITY_POLICY, add_page, render_docs
 from modelserver.models.settings.settings import Settings
 from modelserver.surface.api.app import build_app
-from modelserver.surface.api.application import UNLISTED
 from modelserver.surface.api.services import Services
 
 BASE = "http://127.0.0.1:8080"
@@ -44,14 +43,13 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def page():
-    return Page(render_docs(describe_listener("all"), BASE))
+    return Page(render_docs(listener("all").listed(), BASE))
 
 
 def test_every_operation_is_listed(page):
     assert page.open == []
-    document = describe_listener("all")
-    listed = [each for item in document["paths"].values() for each in item.values() if UNLISTED not in each]
-    assert page.tags.count("details") == len(listed)
+    document = listener("all").listed()
+    assert page.tags.count("details") == sum(map(len, document["paths"].values()))
     for path, item in document["paths"].items():
         assert path in page.text
         for operation in item.values():

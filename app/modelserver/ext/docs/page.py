@@ -16,7 +16,7 @@ from urllib.parse import quote
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
 from starlette.responses import HTMLResponse
 
-from modelserver.surface.api.application import UNLISTED, Application
+from modelserver.surface.api.application import Application
 
 Document: TypeAlias = dict[str, Any]
 
@@ -59,7 +59,7 @@ def add_page(app: Application) -> None:
     """Adds the route; the page describes those that are added later, too."""
 
     async def docs(request: Request) -> HTMLResponse:
-        document = await asyncio.to_thread(app.openapi)
+        document = await asyncio.to_thread(app.listed)
         page = render_docs(document, str(request.base_url))
         return HTMLResponse(page, headers={"content-security-policy": CONTENT_SECURITY_POLICY})
 
@@ -92,7 +92,7 @@ class _Page:
         sections: dict[str, list[str]] = {}
         for path, item in self._document.get("paths", {}).items():
             for method in _METHODS:
-                if method in item and not item[method].get(UNLISTED):
+                if method in item:
                     tag = (item[method].get("tags") or ["Operations"])[0]
                     sections.setdefault(tag, []).append(self._operation(path, method, item[method]))
         return "".join(f"<h2>{_text(tag)}</h2>\n{''.join(parts)}" for tag, parts in sections.items())

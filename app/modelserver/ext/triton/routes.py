@@ -26,7 +26,7 @@ from modelserver.models.registry import Registry
 from modelserver.models.settings.address import HostPort
 from modelserver.models.settings.settings import Settings
 from modelserver.surface.api.application import Application, JsonBody
-from modelserver.surface.api.models import Error, Nothing
+from modelserver.surface.api.models import Nothing
 from modelserver.surface.api.parameters import read_object
 from modelserver.surface.api.services import Services
 
@@ -298,7 +298,6 @@ def _add_cuda_memory(app: Application) -> None:
         f"post {one}/register",
         "v2_cuda_region_register",
         "Refused: there is none.",
-        Error,
         status=400,
     )
 

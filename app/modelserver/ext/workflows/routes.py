@@ -13,9 +13,9 @@ from typing_extensions import Required, TypedDict
 from modelserver.errors import BadRequest, MethodNotAllowed
 from modelserver.ext.workflows.errors import WorkflowNotFound
 from modelserver.models.version import SavedWorkflow
-from modelserver.surface.api.application import ANY_METHOD, Application, JsonBody
+from modelserver.surface.api.application import Application, JsonBody
 from modelserver.surface.api.management import status
-from modelserver.surface.api.models import Error, PageQuery, Status
+from modelserver.surface.api.models import PageQuery, Status
 from modelserver.surface.api.parameters import Parameters
 from modelserver.surface.http.answers import JSON, pretty
 
@@ -93,7 +93,7 @@ def add_workflow_management(app: Application, workflows: Workflows | None, *, mo
     ``workflows`` is None where they are turned off. ``model_api``: models may be registered and unregistered.
     """
     api = WorkflowApi(workflows, model_api=model_api)
-    add, unknown = app.section("Workflows"), {404: (Error, "No such workflow.")}
+    add, unknown = app.section("Workflows"), {404: "No such workflow."}
     add(
         api.register,
         "post /workflows",
@@ -131,7 +131,7 @@ def add_workflow_inference(app: Application, workflows: Workflows | None) -> Non
         if workflows is None:
             raise WorkflowNotFound.named(name)
         workflows.get(name)
-        raise MethodNotAllowed(", ".join(sorted(method.upper() for method in ANY_METHOD)))
+        raise MethodNotAllowed("DELETE, GET, HEAD, PATCH, POST, PUT")
 
     path = "/{verb:wfpredict}/{workflow}"
     body = {
@@ -146,7 +146,7 @@ def add_workflow_inference(app: Application, workflows: Workflows | None) -> Non
         Any,
         (404, 413, 500, 503, 504),
         "The last node's answer; of several, an object of them by name.",
-        others=ANY_METHOD,
+        others=("any",),
         more={"requestBody": body},
     )
     app.section("Workflows")(
@@ -154,7 +154,7 @@ def add_workflow_inference(app: Application, workflows: Workflows | None) -> Non
         f"options {path}",
         "wfpredict_options",
         "Refused: a workflow has no description of its own.",
-        Error,
+        None,
         (405,),
         "No such workflow.",
         status=404,

@@ -13,7 +13,7 @@ from starlette.routing import Match, Route
 
 from modelserver.errors import InternalError, MethodNotAllowed, ModelServerError, ResourceNotFound
 from modelserver.models.registry import Registry
-from modelserver.surface.api.application import ANY_METHOD, Application, Document
+from modelserver.surface.api.application import Application, Document
 from modelserver.surface.api.models import AnyObject
 from modelserver.surface.api.predictions import (
     add_model_description,
@@ -106,7 +106,7 @@ def add_descriptions(app: Application, roles: AbstractSet[str], registry: Regist
         return _json(await asyncio.to_thread(describe_model_management, name, version))
 
     add, this = app.section("Description"), "This document."
-    about, always = "This document; deprecated, use OPTIONS /.", (*ANY_METHOD, "options")
+    about, always = "This document; deprecated, use OPTIONS /.", ("any", "options")
     path = "get /api-description"
     add(describe_all, "options /", "apiDescription", this, AnyObject)
     add(describe_all, path, "api_description", about, AnyObject, others=always, deprecated=True)

@@ -73,9 +73,10 @@ class JsonBody:
 class Operation:
     """What one method of a path does, and the ``others`` that do the same; ``name`` is its id.
 
-    ``result`` is the type of the response's body in JSON, a class of responses for another content type, or
-    None if nothing is known of it; ``about`` describes the response, by default as the summary. ``more`` has
-    what FastAPI would not generate.
+    ``others`` may have "any", for all but OPTIONS. ``result`` is the type of the response's body in JSON, a
+    class of responses for another content type, or None if nothing is known of it, or if ``status`` is an
+    error's; ``about`` describes the response, by default as the summary. ``more`` has what FastAPI would not
+    generate.
     """
 
     tag: str
@@ -86,8 +87,8 @@ class Operation:
     errors: tuple[int, ...] = ()
     about: str = ""
     status: int = 200
-    # Further responses: type and description by status.
-    responses: Mapping[int, tuple[Any, str]] = field(default_factory=dict)
+    # Further responses by status: type and description, or the description of an error.
+    responses: Mapping[int, tuple[Any, str] | str] = field(default_factory=dict)
     query: type[BaseModel] | None = None
     headers: type[BaseModel] | None = None
     body: JsonBody | None = None
@@ -106,7 +107,8 @@ class Operation:
 
     @property
     def methods(self) -> list[str]:
-        return [self.method, *(other for other in self.others if other != self.method)]
+        others = [each for other in self.others for each in (ANY_METHOD if other == "any" else (other,))]
+        return [self.method, *(other for other in others if other != self.method)]
 
     def route(self) -> APIRoute:
         """The route that FastAPI describes; it is never served."""
@@ -121,7 +123,7 @@ class Operation:
             inputs["body"] = Annotated[body.type, Body()]
             content = {JSON: {"example": body.example}, **body.more}
             more["requestBody"] = {"description": body.about, "required": body.required, "content": content}
-        if len(self.others) > 1:
+        if "any" in self.others:
             more["description"] = "Any other method does the same."
 
         def declaration() -> None:
@@ -131,10 +133,11 @@ class Operation:
         parameters = [Parameter(name, kind, annotation=each) for name, each in inputs.items()]
         declaration.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
         further: dict[int | str, Document] = {
-            status: _error(about) if type_ is Error else {"model": type_, "description": about}
-            for status, (type_, about) in self.responses.items()
+            status: _error(each) if isinstance(each, str) else {"model": each[0], "description": each[1]}
+            for status, each in self.responses.items()
         }
-        other = isinstance(self.result, type) and issubclass(self.result, Response)
+        result = Error if self.status >= 400 else self.result
+        other = isinstance(result, type) and issubclass(result, Response)
         return APIRoute(
             path,
             declaration,
@@ -144,8 +147,8 @@ class Operation:
             summary=self.summary,
             deprecated=self.deprecated or None,
             status_code=self.status,
-            response_class=self.result if other else Response if self.result is None else JSONResponse,
-            response_model=None if other else self.result,
+            response_class=result if other else Response if result is None else JSONResponse,
+            response_model=None if other else result,
             response_description=self.about or self.summary,
             responses={**further, **{status: _error(_ERRORS[status]) for status in self.errors}},
             openapi_extra=more,
@@ -188,6 +191,15 @@ class Application(FastAPI):
         """Serves the operation's methods of its path, and describes them."""
         self.add_api_route(operation.path, endpoint, methods=operation.methods)
         self.operations.append(operation)
+
+    def listed(self) -> Document:
+        """The document without operations that another of their path describes as well."""
+        document = self.openapi()
+        paths = {
+            path: {method: each for method, each in item.items() if UNLISTED not in each}
+            for path, item in document["paths"].items()
+        }
+        return {**document, "paths": paths}
 
     def openapi(self) -> Document:
         """The OpenAPI document, with the routes that are served before the application too."""

@@ -16,7 +16,6 @@ from modelserver.engine.wire.messages import Annotations
 from modelserver.models.options.signature import Signature
 from modelserver.surface.api import models
 from modelserver.surface.api.application import (
-    ANY_METHOD,
     BINARY,
     Application,
     Document,
@@ -68,10 +67,10 @@ def add_predictions(app: Application, describe: Callable[..., Any], describe_all
         ("/{name}/predict", "predict", old),
         (f"{versions}/predict", "version_predict", old),
     ):
-        _add(app, describe, predict(path, name, summary, others=ANY_METHOD, deprecated=summary == old))
+        _add(app, describe, predict(path, name, summary, others=("any",), deprecated=summary == old))
     add_model_description(app, describe_all, "/invocations", "invocations", "This document.")
     app.operations.append(
-        predict("/invocations", "invocations", sagemaker, others=ANY_METHOD, query=models.InvocationsQuery)
+        predict("/invocations", "invocations", sagemaker, others=("any",), query=models.InvocationsQuery)
     )
 
 

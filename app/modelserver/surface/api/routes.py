@@ -52,8 +52,7 @@ def add_inference(app: Application, registry: Registry) -> None:
 
     add = app.section("Health")
     unhealthy = (models.Status, "Some model has fewer healthy workers than its minimum.")
-    always = (*ANY_METHOD, "options")
-    about = "Health of the server."
+    about, always = "Health of the server.", ("any", "options")
     add(ping, "get /ping", "ping", about, models.Status, responses={500: unhealthy}, others=always)
     add = app.section("Inference")
     add(v1_models, "get /v1/models", "v1_listModels", "List the models, V1 protocol.", models.V1Models)
@@ -200,7 +199,7 @@ def add_token_renewal(app: Application, tokens: RequiredTokens | None) -> None:
         (400, 404, 409),
         "An empty line; the new token is in key_file.json.",
         query=models.TokenQuery,
-        others=(*ANY_METHOD, "options"),
+        others=("any", "options"),
     )
 
 
@@ -220,7 +219,7 @@ def add_metrics(app: Application, metrics: ServerMetrics | None) -> None:
         return Response(b"".join(pieces), media_type=CONTENT_TYPE)
 
     text = {"description": "Metrics in Prometheus' text format.", "content": {CONTENT_TYPE: {"schema": TEXT}}}
-    elsewhere = (models.Error, "This listener has no metrics: they are at metrics_address.")
+    elsewhere = "This listener has no metrics: they are at metrics_address."
     app.section("Metrics")(
         render,
         "get /metrics",
@@ -228,7 +227,7 @@ def add_metrics(app: Application, metrics: ServerMetrics | None) -> None:
         "Metrics.",
         responses={404: elsewhere},
         query=models.MetricsQuery,
-        others=ANY_METHOD,
+        others=("any",),
         more={"responses": {"200": text}},
     )
     if metrics is not None:
