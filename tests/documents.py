@@ -18,6 +18,7 @@ from modelserver.ext.triton.routes import add_triton
 from modelserver.ext.workflows.routes import add_workflow_inference, add_workflow_management
 from modelserver.surface.api.app import build_app
 from modelserver.surface.api.application import Application
+from modelserver.surface.api.services import Services
 
 
 def listener(kind: str, *, tokens=None, recorder=None, registry=None, **changed) -> Application:
@@ -25,9 +26,7 @@ def listener(kind: str, *, tokens=None, recorder=None, registry=None, **changed)
     settings may be changed.
     """
     values = {"enable_model_api": True, "ts_open_inference_protocol": True, "as_torchserve": False, **changed}
-    services = SimpleNamespace(
-        registry=registry, metrics=object(), settings=SimpleNamespace(**values), tokens=tokens, shared=None
-    )
+    services = Services(registry, object(), SimpleNamespace(**values), tokens, *(None,) * 4)
     roles: set[Any] = {"inference", "management", "metrics"} if kind == "all" else {kind}
     nothing = None
     added: list[Any] = [lambda app, _: add_page(app)]

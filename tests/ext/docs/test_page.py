@@ -7,9 +7,10 @@ import httpx
 import pytest
 from tests.documents import describe_listener, listener
 
-from modelserver.ext.docs.page import CONTENT_SECURITY_POLICY, add_page, render_docs
+from modelserver.ext.docs.page import CONTENT_SECURITY_POLICY, add_page, listed, render_docs
 from modelserver.models.settings.settings import Settings
 from modelserver.surface.api.app import build_app
+from modelserver.surface.api.application import UNLISTED
 from modelserver.surface.api.services import Services
 
 BASE = "http://127.0.0.1:8080"
@@ -43,13 +44,14 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def page():
-    return Page(render_docs(listener("all").listed(), BASE))
+    return Page(render_docs(describe_listener("all"), BASE, listed(listener("all"))))
 
 
 def test_every_operation_is_listed(page):
     assert page.open == []
-    document = listener("all").listed()
-    assert page.tags.count("details") == sum(map(len, document["paths"].values()))
+    document = describe_listener("all")
+    names = [each for item in document["paths"].values() for each in item.values() if UNLISTED not in each]
+    assert page.tags.count("details") == len(names)
     for path, item in document["paths"].items():
         assert path in page.text
         for operation in item.values():
@@ -73,6 +75,7 @@ def test_every_text_is_escaped():
     schema = {"type": "string", "enum": [evil], "default": evil}
     content = {evil: {"schema": {"properties": {evil: {"type": evil}}}}}
     operation = {
+        "operationId": evil,
         "tags": [evil],
         "summary": evil,
         "parameters": [{"name": evil, "in": "query", "description": evil, "schema": schema, "example": evil}],
@@ -80,7 +83,9 @@ def test_every_text_is_escaped():
         "responses": {"200": {"description": evil, "headers": {evil: {}}, "content": {}}},
     }
     info = {"title": evil, "version": evil, "description": evil}
-    page = Page(render_docs({"info": info, "paths": {f"/{evil}": {"get": operation}}}, f"http://{evil}"))
+    page = Page(
+        render_docs({"info": info, "paths": {f"/{evil}": {"get": operation}}}, f"http://{evil}", {evil})
+    )
 
     assert page.open == []
     assert {"script", "img"}.isdisjoint(page.tags)
@@ -88,7 +93,7 @@ def test_every_text_is_escaped():
 
 
 def test_examples_are_shell_commands():
-    html = render_docs(describe_listener("all"), "http://127.0.0.1:9000/").decode()
+    html = render_docs(describe_listener("all"), "http://127.0.0.1:9000/", listed(listener("all"))).decode()
     examples = re.findall(r"<h3>Example</h3>\n<pre[^>]*><code>(.*?)</code>", html, re.S)
     lines = [unescape(example) for example in examples]
 
@@ -108,8 +113,10 @@ def test_odd_documents_do_not_break_the_page():
         "/b": {"post": {"requestBody": {"required": True, "content": lost}}},
     }
 
-    assert Page(render_docs({"paths": paths, "components": {"schemas": {"Loop": loop}}}, BASE)).open == []
-    assert Page(render_docs({}, BASE)).open == []
+    assert (
+        Page(render_docs({"paths": paths, "components": {"schemas": {"Loop": loop}}}, BASE, {""})).open == []
+    )
+    assert Page(render_docs({}, BASE, ())).open == []
 
 
 async def test_examples_go_to_the_listener_of_the_page():

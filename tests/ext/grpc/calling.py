@@ -16,6 +16,7 @@ from modelserver.ext.grpc.http2.connection import Http2Connection, Http2Listener
 from modelserver.ext.grpc.http2.stream import Http2Limits
 from modelserver.ext.grpc.statuses import StatusCode
 from modelserver.surface.http.intake import Intake
+from modelserver.surface.http.off_loop import OffLoop
 from modelserver.surface.http.outgoing import Outgoing
 
 LARGEST = 64 << 20  # bytes of a message
@@ -83,6 +84,11 @@ def around_calls(codes: list[int]) -> CallContext:
     return CallContext(metrics, access, gate)
 
 
+def services(intake, outgoing):
+    """What calls need of the server."""
+    return SimpleNamespace(intake=intake, outgoing=outgoing, off_loop=OffLoop(1000))
+
+
 @dataclass(frozen=True, slots=True)
 class Listening:
     listener: Http2Listener
@@ -92,7 +98,7 @@ class Listening:
 @contextlib.asynccontextmanager
 async def listening(methods, limits=None):
     """A server of these methods on a port of its own, until the block is left."""
-    port = GrpcPort(methods, LARGEST, Intake(1 << 30), Outgoing(1 << 30))
+    port = GrpcPort(methods, LARGEST, services(Intake(1 << 30), Outgoing(1 << 30)))
     listener = Http2Listener(port.make, read_head, limits or Http2Limits())
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: Http2Connection(listener), "127.0.0.1", 0)

@@ -5,6 +5,7 @@ import gzip
 import logging
 
 import pytest
+from tests.ext.grpc.calling import services
 from tests.ext.grpc.http2.talking import (
     DATA,
     END,
@@ -82,7 +83,8 @@ class Caller(Client):
     def __init__(self, intake=10 << 20, **limits):
         self.unary, self.talk, self.intake = Method(), Talk(), Intake(intake)
         self.outgoing = Outgoing(1 << 20)
-        port = GrpcPort({"s/unary": self.unary, "s/talk": self.talk}, LARGEST, self.intake, self.outgoing)
+        methods = {"s/unary": self.unary, "s/talk": self.talk}
+        port = GrpcPort(methods, LARGEST, services(self.intake, self.outgoing))
         self._port = port
         super().__init__(**limits)
         self.listener.make, self.listener.read = port.make, read_head

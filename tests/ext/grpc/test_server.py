@@ -8,7 +8,6 @@ from unittest.mock import Mock
 import grpc
 import pytest
 
-from modelserver.engine.tensors.limits import RequestLimits
 from modelserver.errors import ConfigError, ServiceUnavailable
 from modelserver.ext.grpc.messages import message
 from modelserver.ext.grpc.ports import reserved
@@ -16,7 +15,9 @@ from modelserver.ext.grpc.server import GrpcServers
 from modelserver.ext.repository.rpcs import repository_rpcs
 from modelserver.ext.triton.rpcs import triton_rpcs
 from modelserver.models.settings.settings import Settings
+from modelserver.surface.api.services import Services
 from modelserver.surface.http.intake import Intake
+from modelserver.surface.http.off_loop import OffLoop
 from modelserver.surface.http.outgoing import Outgoing
 
 _INFERENCE = "/org.pytorch.serve.grpc.inference.InferenceAPIsService"
@@ -26,16 +27,15 @@ _Health = message("org.pytorch.serve.grpc.inference.TorchServeHealthResponse")
 
 def servers(settings):
     intake = Intake.of(settings)
-    services = SimpleNamespace(
+    services = Services(
         intake=intake,
         outgoing=Outgoing.of(settings, intake.give_back),
         settings=settings,
         registry=SimpleNamespace(healthy=True),
         tokens=None,
         metrics=SimpleNamespace(response=lambda *_: None),
-        off_loop=SimpleNamespace(helpers=None),
+        off_loop=OffLoop(1000),
         shared=None,
-        limits=RequestLimits(),
     )
     access = SimpleNamespace(log=lambda *_: None)
     return GrpcServers(services, access, rpcs={**triton_rpcs(services), **repository_rpcs(services)})

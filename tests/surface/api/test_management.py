@@ -11,7 +11,7 @@ from modelserver.errors import ModelNotFound, ModelServerError, StartFailed
 from modelserver.models.options.resolve import Registration
 from modelserver.surface.api import management
 from modelserver.surface.api.application import Application
-from modelserver.surface.api.management import read_registration
+from modelserver.surface.api.management import ManagementApi, read_registration
 from modelserver.surface.api.parameters import Parameters
 from modelserver.surface.api.routes import add_management
 from modelserver.surface.http.answers import error_body
@@ -82,7 +82,7 @@ def replaced_by_the_double(monkeypatch):
 
 def client(registry: Registry, *, model_api: bool = True) -> httpx.AsyncClient:
     app = Application()
-    add_management(app, registry, model_api=model_api)
+    add_management(app, ManagementApi(registry, model_api=model_api))
 
     async def show(request: Request, error: Exception) -> Response:
         status, body = error_body(cast("ModelServerError", error))

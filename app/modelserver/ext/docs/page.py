@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shlex
+from collections.abc import Collection
 from html import escape
 from typing import Any, TypeAlias
 from urllib.parse import quote
@@ -59,20 +60,28 @@ def add_page(app: Application) -> None:
     """Adds the route; the page describes those that are added later, too."""
 
     async def docs(request: Request) -> HTMLResponse:
-        document = await asyncio.to_thread(app.listed)
-        page = render_docs(document, str(request.base_url))
+        document = await asyncio.to_thread(app.openapi)
+        page = render_docs(document, str(request.base_url), listed(app))
         return HTMLResponse(page, headers={"content-security-policy": CONTENT_SECURITY_POLICY})
 
     app.section("Description")(docs, "get /docs", "docs", "This document, for people.", HTMLResponse)
 
 
-def render_docs(document: Document, base_url: str) -> bytes:
-    """The page for an OpenAPI document, in UTF-8; its examples use ``base_url``."""
-    return _Page(document, base_url.rstrip("/")).render().encode(errors="replace")
+def listed(app: Application) -> set[str]:
+    """The names of the operations on the page: for the others, another method of their path does the same."""
+    return {each.name for each in app.operations if not each.unlisted}
+
+
+def render_docs(document: Document, base_url: str, names: Collection[str]) -> bytes:
+    """The page for the operations of these names in an OpenAPI document, in UTF-8; its examples use
+    ``base_url``.
+    """
+    return _Page(document, base_url.rstrip("/"), names).render().encode(errors="replace")
 
 
 class _Page:
-    def __init__(self, document: Document, base_url: str) -> None:
+    def __init__(self, document: Document, base_url: str, names: Collection[str]) -> None:
+        self._names = names
         self._document = document
         self._base_url = base_url
 
@@ -92,7 +101,7 @@ class _Page:
         sections: dict[str, list[str]] = {}
         for path, item in self._document.get("paths", {}).items():
             for method in _METHODS:
-                if method in item:
+                if method in item and item[method].get("operationId", "") in self._names:
                     tag = (item[method].get("tags") or ["Operations"])[0]
                     sections.setdefault(tag, []).append(self._operation(path, method, item[method]))
         return "".join(f"<h2>{_text(tag)}</h2>\n{''.join(parts)}" for tag, parts in sections.items())

@@ -9,14 +9,12 @@ from time import monotonic
 from typing import Any, Protocol
 
 from modelserver.engine.batching.request import Request
-from modelserver.engine.offload.gradual import GradualCalls
 from modelserver.errors import ServiceUnavailable
 from modelserver.ext.grpc.framing import PREFIX, CallRefused, Inbox, message_framed, unpacked
 from modelserver.ext.grpc.heads import OK_HEAD, OK_TRAILERS, CallHead, fields_of, http_head, trailers
 from modelserver.ext.grpc.http2.stream import Http2Stream, StreamCarrier
 from modelserver.ext.grpc.statuses import StatusCode
-from modelserver.surface.http.intake import Intake
-from modelserver.surface.http.outgoing import Outgoing
+from modelserver.surface.api.services import Services
 
 _log = logging.getLogger("modelserver.grpc")
 
@@ -37,19 +35,17 @@ class GrpcPort:
     Args:
         methods: by `service/method`.
         largest: bytes that a message may have.
-        intake: counts the bytes of messages that are not read yet.
-        outgoing: counts the bytes of answers that clients have not taken.
+        services: with the counts of the bytes of messages that are not read yet, and of those of answers that
+            clients have not taken.
     """
 
-    def __init__(
-        self, methods: Mapping[str, CallHandler], largest: int, intake: Intake, outgoing: Outgoing
-    ) -> None:
+    def __init__(self, methods: Mapping[str, CallHandler], largest: int, services: Services) -> None:
         self.methods = methods
         self.largest = largest
-        self.intake = intake
-        self.outgoing = outgoing
+        self.intake = services.intake
+        self.outgoing = services.outgoing
         # Cancels what calls run in.
-        self.endings = GradualCalls()
+        self.later = services.off_loop.later
 
     def make(self, connection: StreamCarrier, number: int) -> GrpcCall:
         return GrpcCall(connection, number, self)
@@ -157,7 +153,7 @@ class GrpcCall(Http2Stream):
         self.is_cancelled = True
         self._drop()
         if self._task is not None:
-            self._port.endings.add(self._task.cancel)
+            self._port.later(self._task.cancel)
         self._settle()
 
     def on_shutdown(self) -> None:
@@ -273,7 +269,7 @@ class GrpcCall(Http2Stream):
         self._task = loop.create_task(serving)
         left = self.time_remaining()
         if left is not None:
-            self._deadline = loop.call_later(max(left, 0), self._port.endings.add, self._task.cancel)
+            self._deadline = loop.call_later(max(left, 0), self._port.later, self._task.cancel)
 
     @property
     def client(self) -> str:

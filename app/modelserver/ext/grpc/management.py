@@ -12,9 +12,8 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from modelserver.ext.grpc.messages import AnyMessage, message
-from modelserver.models.registry import Registry
-from modelserver.surface.api.management import ManagementApi
 from modelserver.surface.api.parameters import Parameters
+from modelserver.surface.api.services import Services
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -34,12 +33,11 @@ class ManagementService:
     """Registers, lists, describes, scales, sets defaults, unregisters.
 
     Args:
-        registry: of the models.
-        model_api: models may be registered and unregistered here.
+        services: with what REST's management API does.
     """
 
-    def __init__(self, registry: Registry, *, model_api: bool) -> None:
-        self._api = ManagementApi(registry, model_api=model_api)
+    def __init__(self, services: Services) -> None:
+        self._api = services.management
         self._finishing = Uninterrupted()
 
     @property

@@ -6,6 +6,7 @@ import contextlib
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from modelserver.errors import ConfigError
 from modelserver.models.settings.address import HostPort
@@ -14,9 +15,9 @@ from modelserver.models.settings.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class GrpcAddress:
-    """An address; ``side`` is ``inference`` or ``management``. Port 0 is any free one."""
+    """An address, of one of two sides. Port 0 is any free one."""
 
-    side: str
+    side: Literal["inference", "management"]
     host: str
     port: int
 

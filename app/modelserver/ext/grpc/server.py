@@ -38,7 +38,6 @@ from modelserver.extension import Rpc
 from modelserver.models.registry import Registry
 from modelserver.surface.api.services import Services
 from modelserver.surface.auth.scopes import Scope
-from modelserver.surface.http.content import MAX_PARAMETERS_BODY
 from modelserver.surface.tls.context import Certificate
 from modelserver.surface.watching import Watch
 
@@ -306,9 +305,8 @@ class GrpcServers:
         for name in NAMES:
             service = ReflectionService(name, names)
             served |= method_handlers(name, service.methods, open_inference_status, around)
-        intake, outgoing = self._services.intake, self._services.outgoing
-        port = GrpcPort(served, self._largest(address.side), intake, outgoing)
-        listener = Http2Listener(port.make, read_head, self._limits(address.side), outgoing.count)
+        port = GrpcPort(served, self._services.largest(address.side), self._services)
+        listener = Http2Listener(port.make, read_head, self._limits(address.side), port.outgoing.count)
         tls = {} if self._certificate is None else self._certificate.server_arguments(("h2",))
         own = socket.socket(fileno=held.detach())
         try:
@@ -340,9 +338,7 @@ class GrpcServers:
         return made | method_handlers(name, tensors.torchserve_methods, open_inference_status, around)
 
     def _management(self, around: CallContext) -> Handlers:
-        service = management.ManagementService(
-            self._services.registry, model_api=self._services.settings.enable_model_api
-        )
+        service = management.ManagementService(self._services)
         return method_handlers(management.NAME, service.methods, management_status, around)
 
     def _limits(self, side: str) -> Http2Limits:
@@ -353,11 +349,6 @@ class GrpcServers:
         return Http2Limits(
             age=None if age is None else age / 1000, age_grace=None if grace is None else grace / 1000
         )
-
-    def _largest(self, side: str) -> int:
-        largest = self._services.settings.max_request_size
-        # Messages of management only have parameters.
-        return min(largest, MAX_PARAMETERS_BODY) if side == "management" else largest
 
     def refuse(self) -> None:
         """Accepts no more calls; those in progress continue, but streams that wait for their client end."""

@@ -15,7 +15,7 @@ from modelserver.models.registry import Registry
 from modelserver.models.version import ModelVersion
 from modelserver.surface.api.application import Application, JsonBody
 from modelserver.surface.api.models import Promotion
-from modelserver.surface.api.parameters import read_json
+from modelserver.surface.api.parameters import read_object
 from modelserver.surface.http.answers import JSON, pretty
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def add_traffic(app: Application, registry: Registry, router: TrafficRouter) -> 
         return Response(pretty(describe_traffic(registry.get(name))), media_type=JSON)
 
     async def change(request: Request, name: str) -> Response:
-        await router.change(name, await read_json(request))
+        await router.change(name, await read_object(request, required=True))
         return await show(name)
 
     async def drop(name: str) -> Response:

@@ -50,7 +50,7 @@ def build_app(roles: set[Role], services: Services, added: Iterable[AddRoutes] =
             add_liveness(app)
         add_inference(app, registry)
     if "management" in roles:
-        add_management(app, registry, model_api=settings.enable_model_api)
+        add_management(app, services.management)
         add_logging_level(app)
         add_token_renewal(app, services.tokens)
     add_descriptions(app, roles, registry)

@@ -136,7 +136,7 @@ class Operation:
             status: _error(each) if isinstance(each, str) else {"model": each[0], "description": each[1]}
             for status, each in self.responses.items()
         }
-        result = Error if self.status >= 400 else self.result
+        result: Any = Error if self.status >= 400 else self.result
         other = isinstance(result, type) and issubclass(result, Response)
         return APIRoute(
             path,
@@ -191,15 +191,6 @@ class Application(FastAPI):
         """Serves the operation's methods of its path, and describes them."""
         self.add_api_route(operation.path, endpoint, methods=operation.methods)
         self.operations.append(operation)
-
-    def listed(self) -> Document:
-        """The document without operations that another of their path describes as well."""
-        document = self.openapi()
-        paths = {
-            path: {method: each for method, each in item.items() if UNLISTED not in each}
-            for path, item in document["paths"].items()
-        }
-        return {**document, "paths": paths}
 
     def openapi(self) -> Document:
         """The OpenAPI document, with the routes that are served before the application too."""

@@ -75,7 +75,10 @@ class Parameters:
         content_type = request.headers.get("content-type", "").partition(";")[0].strip()
         if content_type != "application/json":
             return cls.of_query(request)
-        values = await read_json(request)
+        try:
+            values = json.loads(await read_parameters_body(request))
+        except (ValueError, RecursionError) as error:
+            raise BadRequest(f"The body is not valid JSON: {error}") from error
         if not isinstance(values, dict):
             raise BadRequest("The body must be a JSON object of parameters.")
         values = {name: value for name, value in values.items() if value is not None}
@@ -145,18 +148,10 @@ class Parameters:
         return token, rows[start : start + limit]
 
 
-async def read_json(request: Request) -> Any:
-    """The body. Raises BadRequest, PayloadTooLarge."""
-    try:
-        return json.loads(await read_parameters_body(request))
-    except (ValueError, RecursionError) as error:
-        raise BadRequest(f"The body is not valid JSON: {error}") from error
-
-
-async def read_object(request: Request) -> dict[str, Any]:
-    """The body's JSON object, empty without a body. Raises BadRequest, PayloadTooLarge."""
+async def read_object(request: Request, *, required: bool = False) -> dict[str, Any]:
+    """The body's JSON object, {} without a body unless required. Raises BadRequest, PayloadTooLarge."""
     body = await read_parameters_body(request)
-    if not body.strip():
+    if not body.strip() and not required:
         return {}
     try:
         return msgspec.json.decode(body, type=dict[str, Any])

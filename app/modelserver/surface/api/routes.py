@@ -87,9 +87,9 @@ def add_health(app: Application, registry: Registry) -> None:
     add(ready, "get /readyz", "readyz", about, models.Status, (503,), others=("head",))
 
 
-def add_management(app: Application, registry: Registry, *, model_api: bool) -> None:
-    """Models (reference 5). ``model_api``: they may be registered and unregistered."""
-    api, add = ManagementApi(registry, model_api=model_api), app.section("Management")
+def add_management(app: Application, api: ManagementApi) -> None:
+    """Models (reference 5)."""
+    add = app.section("Management")
     add(
         api.register,
         "post /models",

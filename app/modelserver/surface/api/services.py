@@ -17,6 +17,7 @@ from modelserver.engine.tensors.limits import RequestLimits
 from modelserver.engine.tensors.shared_memory import SharedMemory
 from modelserver.models.registry import Registry
 from modelserver.models.settings.settings import Settings
+from modelserver.surface.http.content import MAX_PARAMETERS_BODY
 from modelserver.surface.http.intake import Intake
 from modelserver.surface.http.off_loop import OffLoop
 from modelserver.surface.http.outgoing import Outgoing
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from modelserver.surface.api.application import Application
+    from modelserver.surface.api.management import ManagementApi
     from modelserver.surface.auth.verifier import RequiredTokens
 
 Role = Literal["inference", "management", "metrics"]
@@ -49,6 +51,18 @@ class Services:
     def limits(self) -> RequestLimits:
         """The limits of one inference request."""
         return RequestLimits(self.settings.max_request_instances, self.settings.max_request_tensors)
+
+    def largest(self, role: Role) -> int:
+        """Bytes that a message to a listener may have: those of management only have parameters."""
+        largest = self.settings.max_request_size
+        return min(largest, MAX_PARAMETERS_BODY) if role == "management" else largest
+
+    @property
+    def management(self) -> ManagementApi:
+        """What clients may do with the models."""
+        from modelserver.surface.api.management import ManagementApi  # noqa: PLC0415 - with FastAPI
+
+        return ManagementApi(self.registry, model_api=self.settings.enable_model_api)
 
 
 _ONE_AT_A_TIME = threading.Lock()

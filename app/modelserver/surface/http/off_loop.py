@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 
+from modelserver.engine.offload.gradual import GradualCalls
 from modelserver.engine.offload.helpers import Helpers
 from modelserver.errors import InternalError, ModelServerError, PayloadTooLarge, ServiceUnavailable
 from modelserver.surface.http.content import inflate
@@ -23,6 +24,9 @@ _SPACE_PER_BYTE = 64
 class OffLoop:
     """The work that is done aside, and the helpers for it.
 
+    ``later`` is called with functions that many requests may need at once: it calls a few in each turn of the
+    loop.
+
     Args:
         max_body: maximum size of a body in bytes.
     """
@@ -30,6 +34,7 @@ class OffLoop:
     def __init__(self, max_body: int) -> None:
         memory = _ADDRESS_SPACE + _SPACE_PER_BYTE * max_body
         self.helpers = Helpers("bodies", 1, memory, PayloadTooLarge)
+        self.later = GradualCalls().add
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting = 0
 
