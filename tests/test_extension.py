@@ -41,7 +41,7 @@ def events(monkeypatch):
 
 
 def row(name):
-    return ExtensionRow(f"modelserver.ext.{name}", lambda settings: getattr(settings, name, False))
+    return ExtensionRow(f"modelserver.ext.{name}", lambda host: getattr(host.settings, name, False))
 
 
 async def test_extensions_are_closed_in_reverse_order(events):

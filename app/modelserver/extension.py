@@ -93,7 +93,7 @@ class ExtensionRow(NamedTuple):
     """
 
     module: str
-    is_on: Callable[[Settings], bool]
+    is_on: Callable[[Host], bool]
     configuration: Callable[[Path], Path | None] = lambda _: None
 
 
@@ -130,7 +130,8 @@ class Host:
     ``services`` are its parts, with the ``settings``, which do not change; ``workdir`` is a directory that is
     removed when it ends; ``access`` its access log; ``notice`` shows a line to whoever has started it, and
     ``progress`` a step of the start. ``snapshots`` is the folder of snapshots, None for none; ``properties``
-    are the settings that were set, as text.
+    are the settings that were set, as text. Generated tokens are written to ``key_file``; None: clients need
+    no tokens.
 
     What extensions add is in the other fields. ``first`` is called before the first models are loaded, with a
     function that lists them, and returns those that are still to be loaded. Of each pair in ``keeps``, the
@@ -148,6 +149,7 @@ class Host:
     progress: Callable[[str], None] = lambda _: None
     snapshots: Path | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
+    key_file: Path | None = None
     watches: list[tuple[Watch, bool]] = field(default_factory=list)
     listeners: list[tuple[Callable[[Endpoints], Listener], Address | None]] = field(default_factory=list)
     added_routes: list[tuple[Role, AddRoutes]] = field(default_factory=list)
@@ -266,7 +268,7 @@ async def open_extensions(table: Mapping[str, ExtensionRow], host: Host) -> list
     extensions: list[Extension] = []
     try:
         for row in table.values():
-            if row.is_on(host.settings):
+            if row.is_on(host):
                 module = await to_thread(import_module, row.module)
                 extension: Extension = module.Extension()
                 extensions.append(extension)

@@ -132,8 +132,10 @@ def test_table_and_contract_have_the_same_extensions():
 
 @pytest.mark.parametrize("name", EXTENSIONS)
 def test_settings_turn_it_on_and_off(name):
-    assert EXTENSIONS[name].is_on(Settings(**{**ALL_OFF, **ON[name]}))
-    assert EXTENSIONS[name].is_on(Settings(**ALL_OFF)) is (name in ALWAYS)
+    on, off = Settings(**{**ALL_OFF, **ON[name]}), Settings(**ALL_OFF)
+    file = "key_file.json" if name == "tokens" else None
+    assert EXTENSIONS[name].is_on(SimpleNamespace(settings=on, key_file=file))
+    assert EXTENSIONS[name].is_on(SimpleNamespace(settings=off, key_file=None)) is (name in ALWAYS)
 
 
 def test_extension_that_is_off_is_not_imported():
@@ -149,7 +151,7 @@ def test_extension_that_is_off_is_not_imported():
         "added = ('fetch', 'pool', 'prepare', 'run', 'routes', 'answer', 'settle', 'rpc')\n"
         "host = SimpleNamespace(settings=settings, **dict.fromkeys(added, nothing))\n"
         "host.route, host.services = nothing, SimpleNamespace(metrics=None, registry=None, settings=None)\n"
-        "host.registry = host.snapshots = None\n"
+        "host.registry = host.snapshots = host.key_file = None\n"
         "asyncio.run(open_extensions(EXTENSIONS, host))\n"
         "print(json.dumps([name for name in sys.modules if name.startswith('modelserver.ext.')]))\n"
     )
@@ -167,6 +169,7 @@ async def test_it_opens_and_closes(name, make_host, tmp_path, monkeypatch):
     # Tokens are written to a file there.
     monkeypatch.chdir(tmp_path)
     host = make_host(**ON[name])
+    host.key_file = tmp_path / "key_file.json" if name == "tokens" else None
     extensions = await open_extensions({name: EXTENSIONS[name]}, host)
     # TimeoutError if it takes longer than its grace.
     await asyncio.wait_for(close_extensions(extensions, GRACE), GRACE)

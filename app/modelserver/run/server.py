@@ -47,7 +47,7 @@ from modelserver.run.gauges import update_pool_gauges
 from modelserver.run.standby import active
 from modelserver.surface.api.services import LateApp, Role, Services
 from modelserver.surface.auth.policy import WARNING, notice, wants_tokens
-from modelserver.surface.auth.scopes import Scope
+from modelserver.surface.auth.scopes import KEY_FILE, Scope
 from modelserver.surface.http.intake import Intake
 from modelserver.surface.http.off_loop import OffLoop
 from modelserver.surface.http.outgoing import Outgoing
@@ -358,6 +358,7 @@ class Server:
 async def open_all(table: Mapping[str, ExtensionRow], host: Host) -> list[Extension]:
     """Opens the extensions. Raises ConfigError, also where tokens are required and none of them has any."""
     required = wants_tokens(host.settings, os.environ)
+    host.key_file = Path.cwd() / KEY_FILE if required else None
     if not required:
         # The processes that extensions start inherit the environment.
         for scope in Scope:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from pathlib import Path
 
 from modelserver.ext.tokens.key_file import KeyFile
 from modelserver.ext.tokens.operator_tokens import take_from_environment
 from modelserver.ext.tokens.rotation import Rotation
 from modelserver.extension import Host
-from modelserver.surface.auth.scopes import KEY_FILE
 
 
 class Extension:
@@ -20,8 +18,9 @@ class Extension:
         self._rotation: Rotation | None = None
 
     async def open(self, host: Host) -> None:
+        assert host.key_file is not None  # noqa: S101 - it would be off
         provided = take_from_environment(os.environ)
-        self._rotation = Rotation(host.settings, provided, KeyFile(Path.cwd() / KEY_FILE))
+        self._rotation = Rotation(host.settings, provided, KeyFile(host.key_file))
         host.services = replace(host.services, tokens=self._rotation.keeper)
         host.run(self._rotation.watch)
 
