@@ -97,10 +97,10 @@ EXPOSE 8080 8081 8082 7070 7071
 STOPSIGNAL SIGTERM
 # Asks what needs no token, where the server says that it listens.
 HEALTHCHECK --interval=30s --timeout=10s --start-period=120s --retries=3 \
-    CMD ["python", "-m", "modelserver.ext.container.healthcheck"]
+    CMD ["python", "-m", "modelserver.tools.container.healthcheck"]
 # dumb-init is process 1: a signal reaches the server from the first moment on, and what the children of ended
 # workers leave behind is reaped. The entry point becomes modelserver --foreground.
-ENTRYPOINT ["dumb-init", "--single-child", "--", "python", "-m", "modelserver.ext.container"]
+ENTRYPOINT ["dumb-init", "--single-child", "--", "python", "-m", "modelserver.tools.container"]
 LABEL org.opencontainers.image.title="modelserver" \
       org.opencontainers.image.description="A model server for PyTorch with batching built in and TorchServe's APIs" \
       org.opencontainers.image.licenses="Apache-2.0"

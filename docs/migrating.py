@@ -10,7 +10,6 @@ import sys
 from collections import Counter
 from dataclasses import dataclass
 from importlib.util import find_spec
-from types import SimpleNamespace
 from typing import Any
 
 from docs.default_sets import default_sets
@@ -23,9 +22,10 @@ from tests.differential.replay import recorded
 from modelserver.ext.triton.routes import add_triton
 from modelserver.ext.workflows.extension import PATHS as WORKFLOW_PATHS
 from modelserver.ext.workflows.routes import add_workflow_inference, add_workflow_management
-from modelserver.models.settings.settings import KEYS
+from modelserver.models.settings.settings import KEYS, Settings
 from modelserver.run.cli import build_parser
 from modelserver.surface.api.app import build_app
+from modelserver.surface.api.services import Services
 from modelserver.surface.inference.routes import parse_route
 from modelserver.tools.archiver import BUILT_IN_HANDLERS, TORCHSERVE_HANDLERS
 from modelserver.tools.migrate.changes import MISSING
@@ -420,16 +420,11 @@ def is_there(endpoint: Endpoint) -> bool:
     path = endpoint.example
     if endpoint.port == "inference" and endpoint.method == "POST" and is_inference(path):
         return True
-    settings = SimpleNamespace(enable_model_api=True, ts_open_inference_protocol=True, as_torchserve=False)
-    services: Any = SimpleNamespace(
-        registry=None,
-        metrics=None,
-        settings=settings,
-        tokens=object(),
-        shared=None,
-    )
+    settings = Settings(enable_model_api=True, ts_open_inference_protocol=True)
     role: Any = endpoint.port
     nothing: Any = None
+    tokens: Any = object()
+    services = Services(nothing, nothing, settings, tokens, *[nothing] * 4)
     added = {
         "management": [lambda app, _: add_workflow_management(app, nothing, model_api=True)],
         "inference": [add_triton, lambda app, _: add_workflow_inference(app, nothing)],

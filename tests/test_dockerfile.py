@@ -17,11 +17,11 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from tests.documents import describe_listener
 
-from modelserver.ext.container.__main__ import IMAGES_OWN, prepare
-from modelserver.ext.container.healthcheck import ROUTE
 from modelserver.models.settings.load import load_settings
 from modelserver.run.cli import build_parser
 from modelserver.surface.auth.scopes import needed_scope
+from modelserver.tools.container.__main__ import IMAGES_OWN, prepare
+from modelserver.tools.container.healthcheck import ROUTE
 
 _ROOT = Path(__file__).parents[1]
 _HOME = "/home/model-server"
@@ -286,7 +286,7 @@ def test_the_entrypoint_is_the_server_in_the_foreground():
     first, single, rest, *server = only("ENTRYPOINT").exec_form
 
     assert (first, single, rest) == ("dumb-init", "--single-child", "--")
-    assert server == ["python", "-m", "modelserver.ext.container"]
+    assert server == ["python", "-m", "modelserver.tools.container"]
     flags, _ = prepare([], {})
     assert build_parser().parse_args(flags).foreground
     assert only("STOPSIGNAL").text == "SIGTERM"
@@ -359,7 +359,7 @@ def test_a_mounted_configuration_need_not_repeat_the_images(
 ):
     """Others reach inference, variables are read; a file that names a store decides what is loaded."""
     image_settings(tmp_path)
-    monkeypatch.setattr("modelserver.ext.container.__main__.IMAGES_OWN", tmp_path / "own.properties")
+    monkeypatch.setattr("modelserver.tools.container.__main__.IMAGES_OWN", tmp_path / "own.properties")
     (tmp_path / "config.properties").rename(tmp_path / "own.properties")
     (tmp_path / "config.properties").write_text(mounted, encoding="utf-8")
     _, environment = prepare([], {"TS_JOB_QUEUE_BYTES": "7"})

@@ -7,11 +7,11 @@ import pytest
 from docs import migrating
 from tests.models.settings.torchserve_configurations import CONFIGURATIONS
 
-from modelserver.ext.container import __main__ as container
 from modelserver.models.settings.load import load_settings
 from modelserver.models.settings.settings import KEYS, NOT_YET
 from modelserver.run.cli import build_parser
 from modelserver.surface.auth.policy import wants_tokens
+from modelserver.tools.container import __main__ as container
 
 PAGE = Path(__file__).parents[1] / "docs" / "migrating.md"
 

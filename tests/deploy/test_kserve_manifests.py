@@ -19,13 +19,13 @@ from tests.deploy.manifests import (
 from tests.deploy.schemas import problems
 from tests.documents import describe_listener
 
-from modelserver.ext.container.__main__ import HTTP_PORT, METRICS_PORT, MOUNTED, prepare
 from modelserver.models.options.table import Batcher
 from modelserver.models.options.yaml_file import parse_model_config
 from modelserver.models.settings.load import load_settings
 from modelserver.models.settings.settings import KEYS
 from modelserver.run.cli import build_parser, setting_flags
 from modelserver.surface.auth.scopes import needed_scope
+from modelserver.tools.container.__main__ import HTTP_PORT, METRICS_PORT, MOUNTED, prepare
 
 _ALL = {name: resource for name, resource in in_folder(KSERVE) if resource["kind"] != "Kustomization"}
 _RUNTIMES = {

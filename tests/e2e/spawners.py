@@ -83,7 +83,7 @@ def fork_spawners(address: str) -> None:
         connection: int,
         python: str = sys.executable,
         module: str = WORKER,
-        fork: Fork | None = None,
+        fork: "Fork | None" = None,
     ) -> None:
         async def fork_spawner(outputs: tuple[int, int], connection: int) -> Spawned | None:
             pid = await asyncio.to_thread(_request, address, self.variables, [connection, *outputs])

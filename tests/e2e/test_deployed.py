@@ -26,7 +26,7 @@ class Container:
         self.work = home.path / "work"
         self.work.mkdir()
         self.url, self.metrics = (f"http://127.0.0.1:{ports[name]}" for name in ("inference", "metrics"))
-        self._command = [sys.executable, "-m", "modelserver.ext.container", *arguments]
+        self._command = [sys.executable, "-m", "modelserver.tools.container", *arguments]
 
     @contextlib.contextmanager
     def running(self):
@@ -50,7 +50,7 @@ class Container:
         return httpx.post(f"{self.url}{path}", timeout=PATIENCE, trust_env=False, **arguments)
 
     def health(self):
-        command = [sys.executable, "-m", "modelserver.ext.container.healthcheck"]
+        command = [sys.executable, "-m", "modelserver.tools.container.healthcheck"]
         return run_to_end(command, self.work, self.home.environment)
 
 

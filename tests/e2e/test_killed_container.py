@@ -35,7 +35,7 @@ def container(home, url):
     """The entry point as process 1, once its model is ready; killed at the end if it is still there."""
     with (home.path / "out.txt").open("wb") as out:
         outside = subprocess.Popen(
-            [*_ALONE, sys.executable, "-m", "modelserver.ext.container", "--model-store", home.path],
+            [*_ALONE, sys.executable, "-m", "modelserver.tools.container", "--model-store", home.path],
             cwd=home.path,
             env=home.environment,
             stdout=out,

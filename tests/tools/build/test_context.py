@@ -3,7 +3,6 @@ from pathlib import Path
 import pytest
 
 from modelserver.errors import ConfigError
-from modelserver.ext.container.__main__ import prepare
 from modelserver.models.archives.single_file import SingleFile
 from modelserver.models.settings.load import load_settings
 from modelserver.models.settings.model_defaults import ModelDefaults
@@ -11,6 +10,7 @@ from modelserver.models.settings.properties import parse
 from modelserver.tools.build import context
 from modelserver.tools.build.context import SETTINGS, ImageOptions, Source, write_context
 from modelserver.tools.build.lock import Lock
+from modelserver.tools.container.__main__ import prepare
 
 ROOT = Path(__file__).parents[3]
 LOCK = Lock({"numpy": "2.0", "torch": "2.9.1+cpu"})

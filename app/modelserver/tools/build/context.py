@@ -126,8 +126,8 @@ EXPOSE 8080 7070
 STOPSIGNAL SIGTERM
 # Asks what needs no token, where the server says that it listens.
 HEALTHCHECK --interval=30s --timeout=10s --start-period=120s --retries=3 \\
-    CMD ["python", "-m", "modelserver.ext.container.healthcheck"]
-ENTRYPOINT ["dumb-init", "--single-child", "--", "python", "-m", "modelserver.ext.container"]
+    CMD ["python", "-m", "modelserver.tools.container.healthcheck"]
+ENTRYPOINT ["dumb-init", "--single-child", "--", "python", "-m", "modelserver.tools.container"]
 """
 _TORCH: Final = """\
 # The build of torch that is installed where this was written. Without CUDA:

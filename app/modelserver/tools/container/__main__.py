@@ -25,6 +25,7 @@ from modelserver.errors import ConfigError
 from modelserver.models.archives.store import SUFFIXES
 from modelserver.models.settings.properties import dump, parse
 from modelserver.models.settings.sources import BENEATH
+from modelserver.tools import COMMANDS
 
 # From what KServe puts into a container to flags and a configuration (kserve reference 12.1).
 #
@@ -147,7 +148,6 @@ WRITTEN: Final = "modelserver-kserve.properties"
 
 _ALWAYS = ("--foreground",)
 _WORDS = ("modelserver", "serve", "torchserve")
-_COMMANDS = ("build", "check", "llm", "migrate", "record", "replay", "serve", "status", "tune")
 _NO_SUCH_COMMAND = 127  # as shells have it
 
 
@@ -170,7 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def is_other(arguments: Sequence[str]) -> bool:
     """Whether this is a command of its own, and no start of the server."""
     word = arguments[0] if arguments else ""
-    return bool(word) and not word.startswith("-") and word not in {*_WORDS, *_COMMANDS}
+    return bool(word) and not word.startswith("-") and word not in {*_WORDS, *COMMANDS}
 
 
 def become(command: Sequence[str]) -> int:
@@ -192,7 +192,7 @@ def prepare(arguments: Sequence[str], environ: Mapping[str, str]) -> tuple[list[
         ConfigError: there is no model in KServe's folder, or the configuration cannot be written.
     """
     words = list(arguments[1:] if arguments[:1] and arguments[0] in _WORDS else arguments)
-    if words and words[0] in _COMMANDS:
+    if words and words[0] in COMMANDS:
         # After `modelserver`, `serve` is the command that serves one script, not TorchServe's word.
         return words, dict(environ)
     # Other flags are passed on to the server.

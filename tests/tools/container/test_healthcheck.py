@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from modelserver.ext.container.healthcheck import ask, main
 from modelserver.ext.tls.certificate import load_certificate
 from modelserver.models.settings.address import Address
 from modelserver.models.settings.settings import Settings
 from modelserver.run.cli import published_address
 from modelserver.run.pidfile import address_file
+from modelserver.tools.container.healthcheck import ask, main
 
 
 class Answers(BaseHTTPRequestHandler):
@@ -155,7 +155,7 @@ def test_check_imports_little(plain, tmp_path):
     roots = os.pathsep.join(str(Path(__file__).parents[3] / name) for name in ("app", "handlers"))
     environment = {**os.environ, "PYTHONPATH": roots, "TMPDIR": str(tmp_path)}
     program = (
-        "import sys\nfrom modelserver.ext.container import healthcheck\n"
+        "import sys\nfrom modelserver.tools.container import healthcheck\n"
         "print(healthcheck.main(), len(sys.modules), 'asyncio' in sys.modules)"
     )
     command = [sys.executable, "-S", "-c", program]

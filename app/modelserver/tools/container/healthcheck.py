@@ -1,4 +1,4 @@
-"""``python -m modelserver.ext.container.healthcheck``: whether this server is ready, for ``HEALTHCHECK``.
+"""``python -m modelserver.tools.container.healthcheck``: whether this server is ready, for ``HEALTHCHECK``.
 
 The server writes its inference address into a file. This requests ``/v2/health/ready`` there, which never
 needs a token. If clients need certificates, a finished handshake is enough, as it has none. It runs every few

@@ -1,8 +1,8 @@
 import pytest
 
 from modelserver.errors import ConfigError
-from modelserver.ext.container.__main__ import Layout, PodPorts, configuration, find_layout
 from modelserver.models.settings.properties import parse
+from modelserver.tools.container.__main__ import Layout, PodPorts, configuration, find_layout
 
 
 def put(folder, *names):
