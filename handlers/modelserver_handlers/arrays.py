@@ -52,6 +52,11 @@ def row_of(column: Any, row: int) -> Any:
     return column[row] if column.ndim > 1 or not _is_brain(column) else column[row, ...]
 
 
+def datatype_of(dtype: Any) -> str | None:
+    """The protocol's name of a datatype of torch or numpy, if it has one."""
+    return _DATATYPES.get(str(dtype).removeprefix("torch."))
+
+
 def encode(value: Any) -> tuple[str, tuple[int, ...], bytes]:
     """Datatype, shape and bytes of a tensor or array. Raises TensorError if it has no datatype."""
     return _of_torch(value) if is_tensor(value) else _of_numpy(value)
@@ -105,7 +110,7 @@ def _is_brain(value: Any) -> bool:
 
 def _of_torch(value: Any) -> tuple[str, tuple[int, ...], bytes]:
     torch: Any = sys.modules["torch"]
-    datatype = _DATATYPES.get(str(value.dtype).removeprefix("torch."))
+    datatype = datatype_of(value.dtype)
     if datatype is None:
         raise TensorError(f"tensors of {value.dtype} have no datatype in the protocol")
     flat = value.detach().cpu().contiguous().reshape(-1)
@@ -122,7 +127,7 @@ def _of_numpy(value: Any) -> tuple[str, tuple[int, ...], bytes]:
         if not all(isinstance(each, bytes) for each in texts):
             raise TensorError("an array of objects may hold text and bytes only")
         return BYTES, array.shape, pack(BYTES, texts)
-    datatype = _DATATYPES.get(array.dtype.name)
+    datatype = datatype_of(array.dtype.name)
     if datatype is None:
         raise TensorError(f"arrays of {array.dtype} have no datatype in the protocol")
     if array.dtype.byteorder == ">":

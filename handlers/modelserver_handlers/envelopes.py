@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from modelserver_handlers.answers import as_list
+from modelserver_handlers.arrays import datatype_of
 from modelserver_handlers.context import BatchState, RequestProcessor
 from modelserver_handlers.errors import BadInput, PredictionException
 from modelserver_handlers.texts import from_base64
@@ -230,7 +232,7 @@ class JSONEnvelope(BaseEnvelope):
 
     def fold(self, request: Any, answers: list[Any], position: int) -> Any:
         """A JSON text, as in TorchServe: ``/predictions`` sends it unchanged."""
-        return json.dumps({"predictions": answers}, default=_as_lists)
+        return json.dumps({"predictions": answers}, default=as_list)
 
 
 class KserveEnvelope(BaseEnvelope):
@@ -259,13 +261,6 @@ class BodyEnvelope(BaseEnvelope):
         return answers[0]
 
 
-def _as_lists(value: Any) -> Any:
-    """Tensors and arrays, which JSON cannot represent."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    raise TypeError(f"Type is not JSON serializable: {type(value).__name__}")
-
-
 def _decoded(instance: Any) -> Any:
     if not isinstance(instance, Mapping):
         return instance
@@ -281,13 +276,6 @@ def _is_encoded(value: Any) -> bool:
     return isinstance(value, Mapping) and set(value) == {"b64"} and isinstance(value["b64"], str)
 
 
-_DATATYPES = {
-    "bool": "BOOL",
-    **{f"{sign}int{bits}": f"{sign.upper()}INT{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
-    "float16": "FP16",
-    "float32": "FP32",
-    "float64": "FP64",
-}
 _OF_PYTHON = {bool: "BOOL", int: "INT64", float: "FP64"}
 
 
@@ -377,9 +365,10 @@ def _nested(values: list[Any], shape: list[int]) -> list[Any]:
 
 
 def _output(name: str, answer: Any) -> dict[str, Any]:
-    datatype = _DATATYPES.get(str(getattr(answer, "dtype", "")).removeprefix("torch."))
+    datatype = datatype_of(getattr(answer, "dtype", ""))
     values = _flat(answer.tolist() if hasattr(answer, "tolist") else answer)
-    datatype = datatype or _datatype(values)
+    if datatype in {None, "BF16"}:
+        datatype = _datatype(values)
     return {"name": name, "datatype": datatype, "data": values, "shape": [len(values)]}
 
 

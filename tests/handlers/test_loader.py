@@ -4,10 +4,10 @@ import sys
 
 import pytest
 
-from modelserver.engine.worker.failures import explain_failure
 from modelserver.tools.archiver import BUILT_IN_HANDLERS, TORCHSERVE_HANDLERS
 from modelserver_handlers import BUILT_IN
 from modelserver_handlers.context import BatchState, Context
+from modelserver_handlers.failures import explain_failure
 from modelserver_handlers.loader import HandlerExited, HandlerNotUsable, load_handler
 
 _numbers = itertools.count()

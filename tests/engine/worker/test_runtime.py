@@ -22,7 +22,6 @@ from modelserver.engine.wire.messages import (
     Row,
     Stop,
 )
-from modelserver.engine.worker.answers import OCTETS
 from modelserver.engine.worker.runtime import (
     check_device,
     device_of,
@@ -33,6 +32,7 @@ from modelserver.engine.worker.runtime import (
     run_fast_loop,
     serve,
 )
+from modelserver_handlers.answers import OCTETS
 from modelserver_handlers.errors import GpuNotUsable, ModelLoadError
 from modelserver_handlers.loader import HandlerNotUsable
 

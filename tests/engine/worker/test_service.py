@@ -28,7 +28,7 @@ from modelserver.engine.wire.messages import (
     Row,
 )
 from modelserver.engine.worker import service as service_module
-from modelserver.engine.worker.answers import OCTETS, TEXT
+from modelserver_handlers.answers import OCTETS, TEXT
 from modelserver_handlers.errors import PredictionException
 
 

@@ -17,8 +17,8 @@ from modelserver.engine.wire.messages import (
     Row,
     SequenceHeaders,
 )
-from modelserver.engine.worker.answers import OCTETS, TEXT
 from modelserver.engine.worker.streaming import WINDOW, CallStream
+from modelserver_handlers.answers import OCTETS, TEXT
 from modelserver_handlers.context import BatchState
 from modelserver_handlers.streaming import send_intermediate_predict_response
 

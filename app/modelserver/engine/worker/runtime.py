@@ -40,7 +40,6 @@ from modelserver.engine.wire.messages import (
 )
 from modelserver.engine.worker.channel import Dial, ServerChannel
 from modelserver.engine.worker.continuous import ContinuousBatch
-from modelserver.engine.worker.failures import explain_failure, print_failure
 from modelserver.engine.worker.metrics import HandlerMetrics
 from modelserver.engine.worker.parent import die_with
 from modelserver.engine.worker.pipeline import Pipeline, can_prefetch
@@ -52,6 +51,7 @@ from modelserver_handlers.context import BatchState, Context
 from modelserver_handlers.current_device import enter_thread
 from modelserver_handlers.envelopes import ENVELOPES, TAKES_INSTANCES
 from modelserver_handlers.errors import GpuNotUsable, LoadAgain, ModelLoadError
+from modelserver_handlers.failures import explain_failure, print_failure
 from modelserver_handlers.hints import hint_for
 from modelserver_handlers.loader import Entry, HandlerNotUsable, LoadedHandler, load_handler
 from modelserver_handlers.metrics.cache import send_emissions_to

@@ -40,9 +40,7 @@ from modelserver.engine.wire.messages import (
     sendable,
 )
 from modelserver.engine.worker import tracing
-from modelserver.engine.worker.answers import JSON, OCTETS, TEXT, Unserializable, encode_body, encode_instance
 from modelserver.engine.worker.channel import ServerChannel
-from modelserver.engine.worker.failures import explain_failure, in_short, print_failure
 from modelserver.engine.worker.metrics import HandlerMetrics
 from modelserver.engine.worker.rows.classes import Labels, NotClassifiable
 from modelserver.engine.worker.rows.rows import Decoded, decode_row, request_headers, request_parameters
@@ -61,7 +59,9 @@ from modelserver.engine.worker.work import (
     rejection,
 )
 from modelserver_handlers import gpu_errors
+from modelserver_handlers.answers import JSON, OCTETS, TEXT, Unserializable, encode_body, encode_instance
 from modelserver_handlers.context import BatchState, Context, RequestProcessor
+from modelserver_handlers.failures import explain_failure, in_short, print_failure
 from modelserver_handlers.hints import OUTPUTS, hint_for
 from modelserver_handlers.loader import Entry
 from modelserver_handlers.streaming import ClientsGone

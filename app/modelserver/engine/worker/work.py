@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from modelserver.engine.wire.messages import INSTANCE, TENSORS, Answer, Measurement, Result, Row, sendable
-from modelserver.engine.worker.failures import explain_failure, for_clients, in_short, located
 from modelserver.engine.worker.rows.rows import Decoded
 from modelserver_handlers.context import BatchState
 from modelserver_handlers.errors import text_of
+from modelserver_handlers.failures import explain_failure, for_clients, in_short, located
 from modelserver_handlers.gpu_errors import is_of_memory
 from modelserver_handlers.hints import hint_for
 from modelserver_handlers.tensor_rows import TensorRows

@@ -12,9 +12,9 @@ from modelserver.engine.tensors.rest import InferRequest, RequestedOutput
 from modelserver.engine.tensors.rows import cut, join_answers
 from modelserver.engine.tensors.tensor import Tensor
 from modelserver.engine.wire.messages import TENSORS, OutputSpec, Predict, Row
-from modelserver.engine.worker.answers import Unserializable
 from modelserver.engine.worker.rows.rows import decode_row, request_parameters
 from modelserver.engine.worker.rows.tensor_rows import EmptyInput, UnknownOutput, decode_rows, encode_output
+from modelserver_handlers.answers import Unserializable
 from modelserver_handlers.tensor_rows import TensorRows
 
 NUMERIC = {

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any
 
 from modelserver.engine.tensors.datatypes import BYTES, DATATYPES, TensorError, pack, split_elements, unpack
 from modelserver.engine.tensors.rows import Form, InputForm, OutputForm, decode_form, pack_answer, separate
-from modelserver.engine.worker.answers import Unserializable, encode_instance
 from modelserver.engine.worker.rows.classes import classified
+from modelserver_handlers.answers import Unserializable, encode_instance
 from modelserver_handlers.arrays import encode, is_array, row_of, stack
 from modelserver_handlers.tensor_rows import TensorRows
 

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from modelserver.engine.worker import runtime
-from modelserver.engine.worker.failures import in_short
 from modelserver.tools.doctor.probing import LOOKS_EVERY, PROBE, Called, Imported, Reported, SourceLine
 from modelserver.tools.doctor.worker.networks import Building, Gradients, networks_in_training
 from modelserver.tools.doctor.worker.watch import CallWatch, place_of_caller, place_of_code
 from modelserver_handlers.errors import text_of
+from modelserver_handlers.failures import in_short
 from modelserver_handlers.loader import Entry, LoadedHandler, load_handler
 
 if TYPE_CHECKING:

@@ -84,11 +84,11 @@ def encode_instance(value: Any) -> bytes:
         except UnicodeDecodeError:
             value = base64.b64encode(value).decode()
     try:
-        return orjson.dumps(value, default=_as_list, option=_V1)
+        return orjson.dumps(value, default=as_list, option=_V1)
     except TypeError:
         pass
     try:
-        return json.dumps(value, separators=(",", ":"), allow_nan=False, default=_as_list).encode()
+        return json.dumps(value, separators=(",", ":"), allow_nan=False, default=as_list).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise Unserializable(str(error)) from error
 
@@ -107,10 +107,10 @@ def _as_orjson_does(value: Any) -> Any:
 
 def _as_lists(value: Any) -> Any:
     """Also what only the fast encoder supports."""
-    return _as_list(value) if hasattr(value, "tolist") else _as_orjson_does(value)
+    return as_list(value) if hasattr(value, "tolist") else _as_orjson_does(value)
 
 
-def _as_list(value: Any) -> Any:
+def as_list(value: Any) -> Any:
     """Tensors, and arrays that the encoder does not support (such as non-contiguous views)."""
     if is_tensor(value):
         return value.detach().cpu().tolist()

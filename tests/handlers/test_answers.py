@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelserver.engine.worker.answers import (
+from modelserver_handlers.answers import (
     OCTETS,
     TEXT,
     Unserializable,

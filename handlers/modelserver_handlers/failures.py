@@ -11,9 +11,10 @@ from pathlib import Path
 from modelserver.engine.wire.messages import sendable, without_escapes
 from modelserver_handlers.errors import text_of
 
-_OURS = str(Path(__file__).parent)
 # Parts of the path of what calls and loads handlers.
-_BETWEEN = re.compile(r"/modelserver_handlers/(typed/|loader\.py$)|importlib/__init__\.py$")
+_BETWEEN = re.compile(
+    r"/modelserver/engine/worker/|/modelserver_handlers/(typed/|loader\.py$)|importlib/__init__\.py$"
+)
 MAX_TEXT = 4000
 MAX_REQUESTS = 16
 
@@ -84,5 +85,4 @@ def in_short(text: str) -> str:
 
 
 def _is_of_model(frame: traceback.FrameSummary) -> bool:
-    name = frame.filename
-    return not (name.startswith((_OURS, "<frozen ")) or _BETWEEN.search(name))
+    return not (frame.filename.startswith("<frozen ") or _BETWEEN.search(frame.filename))
