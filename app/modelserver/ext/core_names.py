@@ -64,7 +64,6 @@ NAMES: Final[Mapping[str, str]] = {
     "models.version": "Headed ModelVersion SavedWorkflow",
     "surface.api.application": "Application JsonBody",
     "surface.api.describe": "describe moment",
-    "surface.api.management": "status",
     "surface.api.models": "Nothing PageQuery Promotion Status",
     "surface.api.parameters": "Parameters read_object",
     "surface.api.services": "Services",

@@ -13,7 +13,6 @@ from typing_extensions import NotRequired, TypedDict
 from modelserver.errors import BadRequest, Conflict, MethodNotAllowed
 from modelserver.ext.parking.restarting import restart
 from modelserver.models.registry import Registry
-from modelserver.surface.api.management import status
 from modelserver.surface.api.models import PageQuery, Status
 from modelserver.surface.api.parameters import Parameters
 from modelserver.surface.http.answers import JSON, pretty
@@ -76,6 +75,9 @@ def add_parking(app: Application, registry: Registry, keeper: Callable[[], Keepe
         owner = keeper()
         return {"budget": 0, "used": 0, "models": {}} if owner is None else owner.describe()
 
+    def done(text: str) -> Response:
+        return Response(pretty(Status(status=text)), media_type=JSON)
+
     async def show(request: Request) -> Response:
         return Response(pretty(page_of(describe(), Parameters.of_query(request))), media_type=JSON)
 
@@ -97,16 +99,16 @@ def add_parking(app: Application, registry: Registry, keeper: Callable[[], Keepe
         model = registry.get(name, version)
         demand = model.pool.crew.on_demand
         if action == "restart":
-            return status(200, f"Model {name} {model.version}: {await restart(model)} workers are restarted")
+            return done(f"Model {name} {model.version}: {await restart(model)} workers are restarted")
         if action not in ("load", "park"):
             raise BadRequest("action=load, action=park or action=restart is needed")
         if demand is None:
             raise Conflict(f"Model {name} is not loaded on demand: register it with load=on-demand.")
         if action == "park":
             demand.park()
-            return status(200, f"Model {name} {model.version} is parked")
+            return done(f"Model {name} {model.version} is parked")
         await demand.load()
-        return status(200, f"Model {name} {model.version} is loaded")
+        return done(f"Model {name} {model.version} is loaded")
 
     add = app.section("Models on demand")
     about = "Which models are loaded, and what they use. Of many, a page: those that are parked come last."

@@ -12,8 +12,8 @@ from starlette.responses import Response, StreamingResponse
 from modelserver.errors import BadRequest, ResourceNotFound
 from modelserver.ext.recording.recorder import LiveRecording, Recorder, RecordingOptions
 from modelserver.models.registry import Registry
-from modelserver.surface.api.management import status
 from modelserver.surface.api.models import Status
+from modelserver.surface.http.answers import JSON, pretty
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -48,7 +48,8 @@ def add_recording(app: Application, registry: Registry, recorder: Recorder) -> N
         if recorder.now is None:
             raise ResourceNotFound("Nobody is recording.")
         recorder.now.finish("interrupted")
-        return status(200, "The recording ends when the requests that it has begun are answered")
+        text = "The recording ends when the requests that it has begun are answered"
+        return Response(pretty(Status(status=text)), media_type=JSON)
 
     add = app.section("Management")
     content = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}

@@ -14,7 +14,6 @@ from modelserver.errors import BadRequest, MethodNotAllowed
 from modelserver.ext.workflows.errors import WorkflowNotFound
 from modelserver.models.version import SavedWorkflow
 from modelserver.surface.api.application import Application, JsonBody
-from modelserver.surface.api.management import status
 from modelserver.surface.api.models import PageQuery, Status
 from modelserver.surface.api.parameters import Parameters
 from modelserver.surface.http.answers import JSON, pretty
@@ -184,7 +183,8 @@ class WorkflowApi:
             SavedWorkflow(url, *timeouts), parameters.text("workflow_name")
         )
         text = f"Workflow {workflow.name} has been registered and scaled successfully."
-        return status(200, text, [*parameters.warnings, *workflow.specification.warnings])
+        warnings = [*parameters.warnings, *workflow.specification.warnings]
+        return Response(pretty({"status": text, "warnings": warnings or None}), media_type=JSON)
 
     async def list_all(self, request: Request) -> Response:
         urls = {} if self._workflows is None else self._workflows.urls()
@@ -198,7 +198,7 @@ class WorkflowApi:
         workflows, name = self._named(request), request.path_params["workflow"]
         self._check_model_api()
         await workflows.unregister(name)
-        return status(200, f'Workflow "{name}" unregistered')
+        return Response(pretty(Status(status=f'Workflow "{name}" unregistered')), media_type=JSON)
 
     def _named(self, request: Request) -> Workflows:
         if self._workflows is None:
