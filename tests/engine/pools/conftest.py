@@ -10,11 +10,12 @@ from tests.engine.pools import pools
 from tests.simulated_time import Clock
 from tests.waiting import until
 
+from modelserver.engine.pools import ranks as ranks_module
 from modelserver.engine.pools import worker as worker_module
 from modelserver.engine.pools.devices import DeviceRing
 from modelserver.engine.pools.pool import Pool
 from modelserver.engine.pools.process import WorkerProcess, launch
-from modelserver.engine.pools.spec import Node, WorkerSpec, WorkerTimes
+from modelserver.engine.pools.spec import Node, Receiver, WorkerSpec, WorkerTimes
 from modelserver.engine.wire.messages import Answer, Load, Loaded, LoadFailed, Predict, Result, Row, Stop
 
 
@@ -132,10 +133,13 @@ class Stage:
         self.away = 0.0
         self.specs = []
 
-    async def launch(self, spec, label, on_message, on_lost):
+    async def launch_elsewhere(self, spec, label, receivers):
+        return [await self.launch(spec, label, *receivers)]
+
+    async def launch(self, spec, label, receiver):
         if self.error is not None:
             raise self.error
-        process = PlayedProcess(1000 + len(self.processes), on_message, on_lost)
+        process = PlayedProcess(1000 + len(self.processes), receiver.on_message, receiver.on_lost)
         if self.away:
             process.move(self.away)
         process.send(spec.load)
@@ -182,8 +186,7 @@ class Conversation:
         self.process = await launch(
             WorkerSpec(load=load, **options),
             "W-1-m",
-            lambda m, tail: self.messages.put_nowait((m, bytes(tail))),
-            self.lost.set_result,
+            Receiver(lambda m, tail: self.messages.put_nowait((m, bytes(tail))), self.lost.set_result),
         )
         return self
 
@@ -220,7 +223,7 @@ async def simulated_time(monkeypatch):
 def stage(monkeypatch):
     """The place where processes are started; pauses between tries pass at once and are recorded."""
     made = Stage()
-    monkeypatch.setattr(worker_module, "launch", made.launch)
+    monkeypatch.setattr(ranks_module, "launch", made.launch)
 
     def backoff():
         for pause in (1.0, 1.0, 2.0, 3.0):

@@ -7,6 +7,7 @@ import pytest
 from tests.waiting import until
 
 from modelserver.engine.pools.channel import Channel
+from modelserver.engine.pools.spec import Receiver
 from modelserver.engine.wire.arena import LARGE, Arena
 from modelserver.engine.wire.frames import FrameReader, encode, to_worker_decoder
 from modelserver.engine.wire.messages import Answer, Ping, Pong, Predict, Result, Row, Stop
@@ -18,9 +19,8 @@ class Ends:
     def __init__(self, limit, arena=None):
         self.messages = []
         self.lost = []
-        self.channel = Channel(
-            lambda m, tail: self.messages.append((m, bytes(tail))), self.lost.append, limit, arena
-        )
+        receiver = Receiver(lambda m, tail: self.messages.append((m, bytes(tail))), self.lost.append)
+        self.channel = Channel(receiver, limit, arena)
         self.ours, self.remote = socket.socketpair()
 
     async def connect(self):

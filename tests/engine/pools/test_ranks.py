@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from modelserver.engine.pools import ranks as ranks_module
-from modelserver.engine.pools.ranks import launch_ranks, visible
-from modelserver.engine.pools.spec import Ranks
+from modelserver.engine.pools.ranks import launch_worker
+from modelserver.engine.pools.spec import Ranks, Receiver, visible
 from modelserver.engine.wire.messages import (
     Answer,
     Broken,
@@ -30,6 +30,7 @@ class Listener:
     def __init__(self):
         self.messages = []
         self.lost = []
+        self.receiver = Receiver(self.hear, self.lost.append)
 
     def hear(self, message, _tail):
         self.messages.append(message)
@@ -48,7 +49,7 @@ def start(stage, spec, listener, monkeypatch):
     async def begin(processes=2, gpu_id=None, **fields):
         load = msgspec.structs.replace(spec.load, gpu_id=gpu_id)
         special = replace(spec, load=load, threads=4, ranks=Ranks(processes, **fields))
-        return await launch_ranks(special, "w", listener.hear, listener.lost.append)
+        return await launch_worker(special, "w", listener.receiver)
 
     return begin
 
@@ -145,7 +146,7 @@ async def test_one_that_cannot_be_started(spec, stage, listener, monkeypatch):
 
     monkeypatch.setattr(ranks_module, "launch", launch)
     with pytest.raises(OSError, match="no more processes"):
-        await launch_ranks(replace(spec, ranks=Ranks(2)), "w", listener.hear, listener.lost.append)
+        await launch_worker(replace(spec, ranks=Ranks(2)), "w", listener.receiver)
 
     assert [process.killed for process in stage.processes] == [True]
 
@@ -241,8 +242,8 @@ async def test_a_kill_reaches_every_rank(start, stage):
 
 
 async def test_what_is_no_message(start, stage, listener):
-    group = await start(2)
-    group.lose(1, "no frame")
-    group.lose(0, None)
+    first, second = (await start(2)).receivers()
+    second.on_lost("no frame")
+    first.on_lost(None)
 
     assert listener.lost == ["rank 1: no frame"]

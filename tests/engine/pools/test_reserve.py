@@ -11,7 +11,7 @@ from tests.engine.pools.conftest import Counts
 from tests.simulated_time import run
 
 from modelserver.engine.batching.request import Request
-from modelserver.engine.pools import worker as worker_module
+from modelserver.engine.pools import ranks as ranks_module
 from modelserver.engine.pools.devices import DeviceRing
 from modelserver.engine.pools.flights import MAX_IN_FLIGHT, REST
 from modelserver.engine.pools.pool import Pool
@@ -174,8 +174,8 @@ class World:
             await asyncio.sleep(0.01)
         return pool
 
-    async def launch(self, spec, label, on_message, on_lost):
-        process = Process(self, on_message, on_lost)
+    async def launch(self, spec, label, receiver):
+        process = Process(self, receiver.on_message, receiver.on_lost)
         process.send(spec.load)
         self.processes.append(process)
         return process
@@ -194,7 +194,7 @@ class World:
 
 def play(main, world):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker_module, "launch", world.launch)
+        patch.setattr(ranks_module, "launch", world.launch)
         run(main(world))
 
 

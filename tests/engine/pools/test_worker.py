@@ -8,6 +8,7 @@ import pytest
 from tests.waiting import until
 
 from modelserver.engine.batching.request import Batch, Parcel, Request
+from modelserver.engine.pools import ranks as ranks_module
 from modelserver.engine.pools import worker as worker_module
 from modelserver.engine.pools.gate import StartGate
 from modelserver.engine.pools.spec import WorkerState, backoff
@@ -270,7 +271,7 @@ async def test_worker_without_a_machine_is_not_abandoned(make, stage, spec):
     """
     stage.error = OSError("no machine was found")
     worker = make(max_retry=30.0)
-    worker._spec = replace(spec, launcher=stage.launch)
+    worker._spec = replace(spec, launcher=stage.launch_elsewhere)
     with pytest.raises(StartFailed, match="no machine was found"):
         await asyncio.shield(worker.first_load)
     assert not worker.may_serve
@@ -450,7 +451,7 @@ def held_up(stage, monkeypatch):
         process.load(splits=True)
         return process
 
-    monkeypatch.setattr(worker_module, "launch", launch)
+    monkeypatch.setattr(ranks_module, "launch", launch)
     return proceed
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from modelserver.engine.demand import Demand
-from modelserver.engine.pools.spec import Ranks, WorkerSpec
+from modelserver.engine.pools.ranks import launch_worker
+from modelserver.engine.pools.spec import Ranks, Receiver, WorkerSpec
 from modelserver.engine.wire.messages import Load, Predict, Row
 from modelserver.ext.cluster.launcher import Cluster, ClusterLauncher
 
@@ -40,8 +41,9 @@ class Conversation:
         load = Load(
             model_version="1.0", model_dir=str(folder / "model"), handler="h.py:handle", batch_size=2, **about
         )
-        spec = WorkerSpec(load=load, threads=1, frame_limit=1 << 26, ranks=self._ranks)
-        self.worker = await ClusterLauncher(cluster, demand)(spec, "W-1-m", self._take, self._lose)
+        launcher = ClusterLauncher(cluster, demand)
+        spec = WorkerSpec(load, threads=1, frame_limit=1 << 26, ranks=self._ranks, launcher=launcher)
+        self.worker = await launch_worker(spec, "W-1-m", Receiver(self._take, self._lose))
         return self.worker
 
     def _take(self, message, tail: memoryview) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.waiting import until
 
+from modelserver.engine.pools.spec import Receiver
 from modelserver.engine.wire.arena import Arena
 from modelserver.engine.wire.frames import encode
 from modelserver.engine.wire.messages import Answer, Ping, Pong, Result
@@ -31,7 +32,7 @@ class Line:
         self.end.setblocking(False)
 
         self._ours.setblocking(False)
-        self.channel = RemoteChannel(self._take, self.lost.set_result, _LIMIT)
+        self.channel = RemoteChannel(Receiver(self._take, self.lost.set_result), _LIMIT)
         assert not self.channel.connected.done()
 
     def _take(self, message, tail):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.ext.cluster.conversation import Conversation, predict
-from tests.ext.cluster.played import End, PlayedPlacer, close_all
+from tests.ext.cluster.played import End, PlayedPlacement, PlayedPlacer, close_all
 
 from modelserver.engine.pools.spec import WorkerSpec
 from modelserver.engine.wire.frames import encode, to_worker_decoder
@@ -30,7 +30,7 @@ from modelserver.ext.cluster.messages import (
     WorkerStarted,
 )
 from modelserver.ext.cluster.placing import NoPlace
-from modelserver.ext.cluster.remote import RemoteWorker
+from modelserver.ext.cluster.remote import RemoteWorker, SharedPlace
 from modelserver.surface.tls.context import Certificate
 
 _LEASE = 0.8
@@ -299,7 +299,7 @@ class FakeLoop:
 )
 async def test_silent_agent_is_abandoned_after_its_lease(monkeypatch, heard, late, end):
     fake = FakeLoop()
-    worker = RemoteWorker("W-1-m", 8.0, lambda *_: None, lambda _: None, _SPEC)
+    worker = RemoteWorker("W-1-m", 8.0, lambda _: None, _SPEC)
     monkeypatch.setattr(worker, "_loop", fake)
     worker.connection_made(SimpleNamespace(is_closing=lambda: True, close=lambda: None))
     for moment in heard:
@@ -312,6 +312,15 @@ async def test_silent_agent_is_abandoned_after_its_lease(monkeypatch, heard, lat
     fake.pass_time(end + 0.02)
 
     assert worker.lost.result() == "is out of reach: nothing was heard of its node  for 8 s"
+
+
+async def test_last_process_gives_the_place_back():
+    placement = PlayedPlacement()
+    place = SharedPlace(placement, 2)
+    place.leave()
+    assert not placement.is_withdrawn
+    place.leave()
+    assert placement.is_withdrawn
 
 
 @plainly

@@ -1,12 +1,10 @@
 """The numbers of a worker's processes on several machines."""
 
 from dataclasses import replace
-from unittest.mock import Mock
 
 import msgspec
 import pytest
 
-from modelserver.engine.pools.ranks import RankGroup
 from modelserver.engine.pools.spec import Ranks, WorkerSpec
 from modelserver.engine.wire.messages import Load
 from modelserver.ext.cluster.launcher import rank_spec, seats
@@ -23,8 +21,8 @@ def presents(*machines):
 
 
 def specs(*machines, has_gpus=False, base=_SPEC):
-    order, group = seats(presents(*machines)), RankGroup(Ranks(len(machines)), Mock(), Mock())
-    return [rank_spec(group, base, seat, _MEETING, has_gpus=has_gpus) for seat in order]
+    base = replace(base, ranks=Ranks(len(machines)))
+    return [rank_spec(base, seat, _MEETING, has_gpus=has_gpus) for seat in seats(presents(*machines))]
 
 
 def variables(results, name):
@@ -94,10 +92,6 @@ def test_gpus_of_other_machines_do_not_count():
     assert variables(result, "CUDA_VISIBLE_DEVICES") == ["5", "0,1", "0,1"]
     assert [spec.load.gpu_id for spec in result] == [0, 0, 1]
 
-    order = seats(presents("a", "a"))
-    here, group = (
-        replace(_SPEC, load=msgspec.structs.replace(_SPEC.load, gpu_id=7)),
-        RankGroup(Ranks(2), Mock(), Mock()),
-    )
+    here = replace(_SPEC, load=msgspec.structs.replace(_SPEC.load, gpu_id=7))
 
-    assert [rank_spec(group, here, s, _MEETING, has_gpus=False).load.gpu_id for s in order] == [None, None]
+    assert [spec.load.gpu_id for spec in specs("a", "a", base=here)] == [None, None]

@@ -338,14 +338,14 @@ import asyncio, dataclasses, sys
 from modelserver.engine.wire.messages import Load
 from modelserver.ext.forking import preloading
 from modelserver.engine.pools.process import launch
-from modelserver.engine.pools.spec import WorkerSpec
+from modelserver.engine.pools.spec import Receiver, WorkerSpec
 from modelserver.ext.forking.spawner import Spawner
 preloading.HEAVY = frozenset({"colorsys"})
 async def main():
     loaded = asyncio.Event()
     spec = WorkerSpec(load=Load("m", "1.0", sys.argv[1], "h.py", 1), threads=1, frame_limit=9999)
     spec = dataclasses.replace(spec, spawner=Spawner())
-    worker = await launch(spec, "W", lambda message, tail: loaded.set(), print)
+    worker = await launch(spec, "W", Receiver(lambda message, tail: loaded.set(), print))
     await loaded.wait()
     print(worker.pid, flush=True)
     await asyncio.sleep(60)

@@ -41,8 +41,8 @@ class Machines:
             await asyncio.sleep(0)
         node = max(fitting, key=self.free.__getitem__)
         self.free[node] -= need
-        spec, _, on_message, on_lost = arguments
-        process = RemoteProcess(1000 + len(self.processes), on_message, on_lost)
+        spec, _, (receiver,) = arguments
+        process = RemoteProcess(1000 + len(self.processes), receiver.on_message, receiver.on_lost)
         process.node = Node(node)
         process.send(spec.load)
         process._end.add_done_callback(lambda _: self.give_back(node, need))
@@ -63,7 +63,7 @@ class Launcher:
         return replace(self, guest=guest)
 
     async def __call__(self, *arguments):
-        return await self.machines.place(self, arguments)
+        return [await self.machines.place(self, arguments)]
 
 
 class Site:

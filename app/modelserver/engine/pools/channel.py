@@ -9,7 +9,7 @@ import socket
 from collections.abc import Iterator, Sequence
 from typing import cast
 
-from modelserver.engine.pools.spec import OnLost, OnMessage
+from modelserver.engine.pools.spec import Receiver
 from modelserver.engine.wire.arena import Arena, ProtocolError
 from modelserver.engine.wire.frames import FrameReader, encode, to_server_decoder
 from modelserver.engine.wire.messages import Ping, ToServer, ToWorker
@@ -19,17 +19,14 @@ class FrameChannel(asyncio.BaseProtocol):
     """Sends and receives frames; how bytes are received is up to subclasses.
 
     Args:
-        on_message: called with each message and the bytes after it (only valid during the call).
-        on_lost: called once, with the reason or None for an orderly end.
+        receiver: of the worker's messages.
         limit: bytes of a frame from the worker; a longer one closes the connection.
         arena: memory shared with the worker, closed with the connection.
     """
 
-    def __init__(
-        self, on_message: OnMessage, on_lost: OnLost, limit: int, arena: Arena | None = None
-    ) -> None:
-        self._on_message = on_message
-        self._on_lost = on_lost
+    def __init__(self, receiver: Receiver, limit: int, arena: Arena | None = None) -> None:
+        self.on_message = receiver.on_message
+        self._on_lost = receiver.on_lost
         self._reader: FrameReader[ToServer] = FrameReader(to_server_decoder, limit)
         self._arena = arena
         self._outgoing_arena = arena.outgoing if arena is not None else None
@@ -54,7 +51,7 @@ class FrameChannel(asyncio.BaseProtocol):
         self._flush_is_due = True
         try:
             for message, tail in messages:
-                self._on_message(message, tail)
+                self.on_message(message, tail)
         except ProtocolError as error:
             self._reason = str(error)
             self.close()

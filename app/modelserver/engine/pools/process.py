@@ -13,7 +13,7 @@ from functools import partial
 from modelserver.engine.pools.channel import Channel, FrameChannel
 from modelserver.engine.pools.local_process import LocalProcess
 from modelserver.engine.pools.output import OutputReaders
-from modelserver.engine.pools.spec import Node, OnLost, OnMessage, Process, WorkerSpec
+from modelserver.engine.pools.spec import Node, Process, Receiver, WorkerSpec
 from modelserver.engine.wire.arena import Arena
 from modelserver.engine.wire.frames import encode
 from modelserver.engine.wire.messages import Recalled, ToWorker
@@ -89,7 +89,7 @@ class RemoteProcess:
     ``channel`` is its connection, once it has one; ``node`` is its machine.
     """
 
-    def __init__(self, label: str, on_message: OnMessage, spec: WorkerSpec) -> None:
+    def __init__(self, label: str, spec: WorkerSpec) -> None:
         self.pid = -1
         # None on this machine.
         self.pids: list[int] = []
@@ -97,7 +97,6 @@ class RemoteProcess:
         self.batches_started: int | None = None
         self.for_memory: bool | None = False
         self.channel: FrameChannel | None = None
-        self._on_message = on_message
         self._output = OutputReaders(spec.measured)
         self.rename(label)
 
@@ -118,7 +117,8 @@ class RemoteProcess:
 
     def recalled(self, started: int, below: int) -> None:
         """It had begun the batches below ``started``; the others below ``below`` were taken back."""
-        self._on_message(Recalled(started, below), memoryview(b""))
+        if self.channel is not None:
+            self.channel.on_message(Recalled(started, below), memoryview(b""))
 
     def printed(self, data: bytes, *, is_error: bool) -> None:
         """It has printed this to standard output or error."""
@@ -153,7 +153,7 @@ def describe_exit(code: int | None) -> str:
     return f"was killed by {name}"
 
 
-async def launch(spec: WorkerSpec, label: str, on_message: OnMessage, on_lost: OnLost) -> WorkerProcess:
+async def launch(spec: WorkerSpec, label: str, receiver: Receiver) -> WorkerProcess:
     """Starts a worker process and sends it its model.
 
     The process is spawned, or forked by the spawner, which has no threads; never forked by the server, which
@@ -184,7 +184,7 @@ async def launch(spec: WorkerSpec, label: str, on_message: OnMessage, on_lost: O
         remote.close()
     process.read(label, spec.measured)
     _, process.channel = await asyncio.get_running_loop().create_unix_connection(
-        lambda: Channel(on_message, on_lost, spec.frame_limit, arena), sock=local
+        lambda: Channel(receiver, spec.frame_limit, arena), sock=local
     )
     return process
 

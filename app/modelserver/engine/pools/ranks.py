@@ -13,17 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 import msgspec
 
 from modelserver.engine.pools.process import launch
-from modelserver.engine.pools.spec import Node, OnLost, OnMessage, Process, Ranks, WorkerSpec
-from modelserver.engine.pools.variables import THREAD_VARIABLES
-from modelserver.engine.telemetry.gpus import VISIBLE
+from modelserver.engine.pools.spec import Node, Process, Ranks, Receiver, WorkerSpec, lone_spec
 from modelserver.engine.wire.messages import (
     Broken,
     Cancelled,
@@ -44,54 +41,16 @@ FAILED_GRACE = 10.0
 FOLLOWERS_GRACE = 2.0
 
 
-def lone_spec(spec: WorkerSpec, ranks: Ranks) -> WorkerSpec:
-    """The spec for one process that sees a group of devices, numbered from 0."""
-    devices = ranks.groups.get(-1 if spec.load.gpu_id is None else spec.load.gpu_id, ())
-    load = msgspec.structs.replace(spec.load, gpu_id=0 if devices else None)
-    environment = {**spec.extra_environment, **visible(devices)}
-    return replace(spec, load=load, extra_environment=environment, spawner=None, ranks=None)
-
-
-def _variables(
-    rank: int, count: int, local: tuple[int, int], machine: tuple[int, int], meeting: tuple[str, int]
-) -> dict[str, str]:
-    """The variables that torchrun sets for a process."""
-    host, port = meeting
-    ranks = {"RANK": rank, "ROLE_RANK": rank, "LOCAL_RANK": local[0], "GROUP_RANK": machine[0]}
-    sizes = {"WORLD_SIZE": count, "ROLE_WORLD_SIZE": count, "LOCAL_WORLD_SIZE": local[1]}
-    others = {"GROUP_WORLD_SIZE": machine[1], "MASTER_PORT": port}
-    restarts = {"TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_MAX_RESTARTS": 0}
-    return {
-        "MASTER_ADDR": host,
-        "ROLE_NAME": "default",
-        "TORCHELASTIC_RUN_ID": f"modelserver_{port}",
-        "TORCHELASTIC_USE_AGENT_STORE": "False",
-        "LOGLEVEL": "INFO",
-        **{name: str(number) for name, number in {**ranks, **sizes, **others, **restarts}.items()},
-    }
-
-
-def visible(devices: Sequence[int], server: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The variable that limits a process to these devices, numbered as the server sees them."""
-    if not devices:
-        return {}
-    names = [name.strip() for name in server.get(VISIBLE, "").split(",") if name.strip()]
-    known = {device: names[device] if device < len(names) else str(device) for device in devices}
-    return {VISIBLE: ",".join(known[device] for device in devices)}
-
-
 @dataclass(slots=True, eq=False)
 class RankGroup:
     """The processes of one worker, with the interface of a single process.
 
-    ``release`` is called once all have ended. ``failed_rank`` could not load, or has ended first.
+    ``failed_rank`` could not load, or has ended first.
     ``recalls`` is False: the ranks might not agree on which batches to return.
     """
 
     ranks: Ranks
-    on_message: OnMessage
-    on_lost: OnLost
-    release: Callable[[], None] | None = None
+    receiver: Receiver
     members: list[Process] = field(default_factory=list)
     failed_rank: int | None = None
     recalls: bool = False
@@ -100,39 +59,6 @@ class RankGroup:
     _stopping: bool = False
     _killed: bool = False
     _lost: bool = False
-
-    def member_spec(
-        self,
-        spec: WorkerSpec,
-        *,
-        rank: int,
-        local: tuple[int, int],
-        machine: tuple[int, int],
-        meeting: tuple[str, int],
-        gpus: tuple[int | None, str] = (None, ""),
-    ) -> WorkerSpec:
-        """The spec for the process of this rank, which is number ``local[0]`` of ``local[1]`` on its machine.
-
-        That is ``machine[0]`` of ``machine[1]``; all ranks meet at the host and port of ``meeting``. It gets
-        the GPU of its local rank among its worker's devices, or number ``gpus[0]`` of those in ``gpus[1]``. A
-        failed batch is not retried in parts, as ranks could choose different parts.
-        """
-        ranks = self.ranks
-        alone, count, (gpu_id, devices) = lone_spec(spec, ranks), ranks.processes, gpus
-        load = msgspec.structs.replace(
-            alone.load,
-            gpu_id=gpu_id if alone.load.gpu_id is None else local[0],
-            isolate=spec.load.isolate and count == 1,
-            rank=rank,
-            ranks=count,
-        )
-        environment = {
-            **alone.extra_environment,
-            **_variables(rank, count, local, machine, meeting),
-            **(dict.fromkeys(THREAD_VARIABLES, str(ranks.threads)) if ranks.threads else {}),
-            **({VISIBLE: devices} if devices else {}),
-        }
-        return replace(alone, load=load, threads=max(1, spec.threads // count), extra_environment=environment)
 
     @property
     def pid(self) -> int:
@@ -196,12 +122,6 @@ class RankGroup:
 
     async def wait(self) -> str:
         """Waits until a process ends, then ends the others; returns how the first ended."""
-        how = await self._wait()
-        if self.release is not None:
-            self.release()
-        return how
-
-    async def _wait(self) -> str:
         ends = {asyncio.ensure_future(member.wait()): rank for rank, member in enumerate(self.members)}
         pending = set(ends)
         first: tuple[int, str] | None = None
@@ -232,17 +152,24 @@ class RankGroup:
 
     # -- messages of the ranks
 
-    def receive(self, rank: int, message: ToServer, tail: memoryview) -> None:
+    def receivers(self) -> list[Receiver]:
+        """Those of the messages of each rank."""
+        ranks = range(self.ranks.processes)
+        return [Receiver(partial(self._receive, rank), partial(self._lose, rank)) for rank in ranks]
+
+    def _receive(self, rank: int, message: ToServer, tail: memoryview) -> None:
         """Receives a message of one rank."""
         if isinstance(message, Loaded):
             self._loaded[rank] = message
             if len(self._loaded) == self.ranks.processes:
-                slowest = max(loaded.seconds for loaded in self._loaded.values())
-                self.on_message(msgspec.structs.replace(self._loaded[0], seconds=slowest), memoryview(b""))
+                slowest = max(each.seconds for each in self._loaded.values())
+                self.receiver.on_message(
+                    msgspec.structs.replace(self._loaded[0], seconds=slowest), memoryview(b"")
+                )
         elif isinstance(message, LoadFailed):
             if self.failed_rank is None:
                 self.failed_rank = rank
-                self.on_message(
+                self.receiver.on_message(
                     msgspec.structs.replace(message, message=f"Rank {rank}: {message.message}"), tail
                 )
                 for other, member in enumerate(self.members):
@@ -251,7 +178,7 @@ class RankGroup:
         elif rank == 0 or isinstance(message, Broken):
             if isinstance(message, Result):
                 self._answered = message.sequence
-            self.on_message(message, tail)
+            self.receiver.on_message(message, tail)
         elif isinstance(message, Result) and message.answers and self.ranks.broadcast:
             asyncio.get_running_loop().call_later(FAILED_GRACE, self._give_up, rank, message.sequence)
 
@@ -261,37 +188,45 @@ class RankGroup:
             _log.error("Rank %d failed, and rank 0 did not finish the batch within %g s", rank, FAILED_GRACE)
             self.members[rank].kill()
 
-    def lose(self, rank: int, reason: str | None) -> None:
+    def _lose(self, rank: int, reason: str | None) -> None:
         """The connection to one rank was lost."""
         if self._lost or (rank > 0 and self._stopping):
             return
         self._lost = True
-        self.on_lost(None if reason is None else f"rank {rank}: {reason}")
+        self.receiver.on_lost(None if reason is None else f"rank {rank}: {reason}")
 
 
-async def launch_ranks(spec: WorkerSpec, label: str, on_message: OnMessage, on_lost: OnLost) -> Process:
-    """Starts a worker that spans devices or processes, whose spec has ``ranks``, without forking.
+async def launch_worker(spec: WorkerSpec, label: str, receiver: Receiver) -> Process:
+    """Starts a worker, on other machines if its spec has a launcher.
 
-    Raises OSError if a process cannot be started, or no port is free.
+    One of several processes or of a group of devices is not forked. Raises OSError if a process cannot be
+    started, or no port is free, StartFailed if the model is why.
     """
-    ranks = spec.ranks
-    assert ranks is not None  # noqa: S101 - others are launched otherwise
-    if not ranks.processes:
-        return await launch(lone_spec(spec, ranks), label, on_message, on_lost)
-    port = ranks.ports.next()
-    group = RankGroup(ranks, on_message, on_lost)
+    ranks, launcher = spec.ranks, spec.launcher
+    if ranks is not None and ranks.processes:
+        group = RankGroup(ranks, receiver)
+        if launcher is None:
+            await _launch_ranks(group, spec, label)
+        else:
+            group.members += await launcher(spec, label, group.receivers())
+        return group
+    if launcher is None:
+        return await launch(spec if ranks is None else lone_spec(spec, ranks), label, receiver)
+    (process,) = await launcher(spec, label, [receiver])
+    return process
+
+
+async def _launch_ranks(group: RankGroup, spec: WorkerSpec, label: str) -> None:
+    meeting, count = ("127.0.0.1", group.ranks.ports.next()), group.ranks.processes
     try:
-        count = ranks.processes
-        for rank in range(count):
-            member = group.member_spec(
-                spec, rank=rank, local=(rank, count), machine=(0, 1), meeting=("127.0.0.1", port)
+        for rank, own in enumerate(group.receivers()):
+            member = group.ranks.member_spec(
+                spec, rank=rank, local=(rank, count), machine=(0, 1), meeting=meeting
             )
-            receive, lose = partial(group.receive, rank), partial(group.lose, rank)
-            group.members.append(await launch(member, f"{label}-rank{rank}", receive, lose))
+            group.members.append(await launch(member, f"{label}-rank{rank}", own))
             if group.failed_rank is not None:
                 break
     except BaseException:
         group.kill()
         await asyncio.gather(*(member.wait() for member in group.members))
         raise
-    return group

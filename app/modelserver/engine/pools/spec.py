@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import enum
 import math
+import os
 import re
 import socket
 import sys
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import msgspec
 
 from modelserver.engine.batching.policies import Adaptive, Policy, Window, make_policy
 from modelserver.engine.pools.gate import BASE_NEED, COPIES, StartGate
 from modelserver.engine.pools.output import Measured, without_quote
 from modelserver.engine.pools.variables import THREAD_VARIABLES
+from modelserver.engine.telemetry.gpus import VISIBLE
 from modelserver.engine.wire.messages import Answer, Load, Parts, Result, ToServer, ToWorker
 from modelserver.errors import ModelServerError, ServiceUnavailable
 
@@ -25,11 +29,19 @@ if TYPE_CHECKING:
     from modelserver.engine.demand import Demand
     from modelserver.engine.pools.local_process import Child
 
-# Gets each message of a worker with the bytes after it, which are only valid during the call.
-OnMessage: TypeAlias = "Callable[[ToServer, memoryview], None]"
-# Called once when the connection is lost, with the reason or None for an orderly end.
-OnLost: TypeAlias = "Callable[[str | None], None]"
 Worker_contra = TypeVar("Worker_contra", contravariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Receiver:
+    """What receives the messages of one process.
+
+    ``on_message`` gets each with the bytes after it, which are only valid during the call. ``on_lost`` is
+    called once when the connection is lost, with the reason or None for an orderly end.
+    """
+
+    on_message: Callable[[ToServer, memoryview], None]
+    on_lost: Callable[[str | None], None]
 
 
 @dataclass(slots=True)
@@ -102,12 +114,14 @@ class Process(Protocol):
 
 
 class Launcher(Protocol):
-    """Starts the processes of workers."""
+    """Starts the processes of workers on other machines."""
 
-    async def __call__(self, spec: WorkerSpec, label: str, on_message: OnMessage, on_lost: OnLost) -> Process:
-        """Starts a process and sends it its model.
+    async def __call__(
+        self, spec: WorkerSpec, label: str, receivers: Sequence[Receiver]
+    ) -> Sequence[Process]:
+        """Starts a worker's process for each receiver, the ranks in their order, and sends them their model.
 
-        Raises OSError if it cannot be started, StartFailed if the model is why.
+        Raises OSError if one cannot be started, StartFailed if the model is why.
         """
 
 
@@ -375,6 +389,74 @@ class Ranks:
     groups: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     threads: int = 0
     ports: Ports = field(default_factory=lambda: Ports(0))
+
+    def member_spec(
+        self,
+        spec: WorkerSpec,
+        *,
+        rank: int,
+        local: tuple[int, int],
+        machine: tuple[int, int],
+        meeting: tuple[str, int],
+        gpus: tuple[int | None, str] = (None, ""),
+    ) -> WorkerSpec:
+        """The spec for the process of this rank, which is number ``local[0]`` of ``local[1]`` on its machine.
+
+        That is ``machine[0]`` of ``machine[1]``; all ranks meet at the host and port of ``meeting``. It gets
+        the GPU of its local rank among its worker's devices, or number ``gpus[0]`` of those in ``gpus[1]``. A
+        failed batch is not retried in parts, as ranks could choose different parts.
+        """
+        alone, count, (gpu_id, devices) = lone_spec(spec, self), self.processes, gpus
+        load = msgspec.structs.replace(
+            alone.load,
+            gpu_id=gpu_id if alone.load.gpu_id is None else local[0],
+            isolate=spec.load.isolate and count == 1,
+            rank=rank,
+            ranks=count,
+        )
+        environment = {
+            **alone.extra_environment,
+            **_variables(rank, count, local, machine, meeting),
+            **(dict.fromkeys(THREAD_VARIABLES, str(self.threads)) if self.threads else {}),
+            **({VISIBLE: devices} if devices else {}),
+        }
+        return replace(alone, load=load, threads=max(1, spec.threads // count), extra_environment=environment)
+
+
+def lone_spec(spec: WorkerSpec, ranks: Ranks) -> WorkerSpec:
+    """The spec for one process that sees a group of devices, numbered from 0."""
+    devices = ranks.groups.get(-1 if spec.load.gpu_id is None else spec.load.gpu_id, ())
+    load = msgspec.structs.replace(spec.load, gpu_id=0 if devices else None)
+    environment = {**spec.extra_environment, **visible(devices)}
+    return replace(spec, load=load, extra_environment=environment, spawner=None, ranks=None)
+
+
+def _variables(
+    rank: int, count: int, local: tuple[int, int], machine: tuple[int, int], meeting: tuple[str, int]
+) -> dict[str, str]:
+    """The variables that torchrun sets for a process."""
+    host, port = meeting
+    ranks = {"RANK": rank, "ROLE_RANK": rank, "LOCAL_RANK": local[0], "GROUP_RANK": machine[0]}
+    sizes = {"WORLD_SIZE": count, "ROLE_WORLD_SIZE": count, "LOCAL_WORLD_SIZE": local[1]}
+    others = {"GROUP_WORLD_SIZE": machine[1], "MASTER_PORT": port}
+    restarts = {"TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_MAX_RESTARTS": 0}
+    return {
+        "MASTER_ADDR": host,
+        "ROLE_NAME": "default",
+        "TORCHELASTIC_RUN_ID": f"modelserver_{port}",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "LOGLEVEL": "INFO",
+        **{name: str(number) for name, number in {**ranks, **sizes, **others, **restarts}.items()},
+    }
+
+
+def visible(devices: Sequence[int], server: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The variable that limits a process to these devices, numbered as the server sees them."""
+    if not devices:
+        return {}
+    names = [name.strip() for name in server.get(VISIBLE, "").split(",") if name.strip()]
+    known = {device: names[device] if device < len(names) else str(device) for device in devices}
+    return {VISIBLE: ",".join(known[device] for device in devices)}
 
 
 @dataclass(frozen=True, slots=True)

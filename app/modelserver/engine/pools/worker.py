@@ -21,12 +21,12 @@ from modelserver.engine.batching.request import Batch
 from modelserver.engine.pools.flights import Flights
 from modelserver.engine.pools.memory_kills import kills
 from modelserver.engine.pools.output import MAX_LINES, quote, was_out_of_memory, without_quote
-from modelserver.engine.pools.process import launch, started
-from modelserver.engine.pools.ranks import launch_ranks
+from modelserver.engine.pools.process import started
+from modelserver.engine.pools.ranks import launch_worker
 from modelserver.engine.pools.spec import (
-    Launcher,
     Node,
     Process,
+    Receiver,
     WorkerOwner,
     WorkerSpec,
     WorkerState,
@@ -322,8 +322,8 @@ class Worker:
         self._lose(error)
 
     async def _launch(self) -> Process | None:
-        start: Launcher = self._spec.launcher or (launch if self._spec.ranks is None else launch_ranks)
-        launching = self._loop.create_task(start(self._spec, self.label, self._on_message, self._on_lost))
+        receiver = Receiver(self._on_message, self._on_lost)
+        launching = self._loop.create_task(launch_worker(self._spec, self.label, receiver))
         try:
             return await started(launching, is_quick=self._spec.launcher is None)
         except StartFailed as failed:

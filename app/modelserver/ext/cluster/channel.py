@@ -6,7 +6,7 @@ import asyncio
 import socket
 
 from modelserver.engine.pools.channel import FrameChannel
-from modelserver.engine.pools.spec import OnLost, OnMessage
+from modelserver.engine.pools.spec import Receiver
 from modelserver.engine.wire.arena import Arena
 
 # One for the connections of all workers: what has been received is taken before anything else is read.
@@ -19,8 +19,8 @@ class RemoteChannel(FrameChannel, asyncio.BufferedProtocol):
     ``connected`` is set when the worker has connected.
     """
 
-    def __init__(self, on_message: OnMessage, on_lost: OnLost, limit: int) -> None:
-        super().__init__(on_message, on_lost, limit)
+    def __init__(self, receiver: Receiver, limit: int) -> None:
+        super().__init__(receiver, limit)
         self._is_direct = False
         self.connected: asyncio.Future[None] = self._loop.create_future()
 

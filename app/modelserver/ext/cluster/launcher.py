@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,15 +13,14 @@ import msgspec
 
 from modelserver import __version__
 from modelserver.engine.demand import Demand
-from modelserver.engine.pools.ranks import RankGroup
-from modelserver.engine.pools.spec import OnLost, OnMessage, WorkerSpec
+from modelserver.engine.pools.spec import Receiver, WorkerSpec
 from modelserver.ext.cluster.channel import RemoteChannel
 from modelserver.ext.cluster.greeting import Invitation
 from modelserver.ext.cluster.hub import Hub
 from modelserver.ext.cluster.messages import PYTHON, ArchiveTicket, Meet, Meeting, Present, Start
 from modelserver.ext.cluster.packing import ArchiveSender, Packed, Packer
 from modelserver.ext.cluster.placing import Guest, NoPlace, Placement, Placer
-from modelserver.ext.cluster.remote import RemoteWorker
+from modelserver.ext.cluster.remote import RemoteWorker, SharedPlace
 
 # Which rank is which: the processes of one worker, numbered by the machines that they were placed on.
 
@@ -81,12 +79,11 @@ def seats(presents: Sequence[Present]) -> list[Seat]:
     return order
 
 
-def rank_spec(
-    group: RankGroup, spec: WorkerSpec, seat: Seat, meeting: Meeting, *, has_gpus: bool
-) -> WorkerSpec:
+def rank_spec(spec: WorkerSpec, seat: Seat, meeting: Meeting, *, has_gpus: bool) -> WorkerSpec:
     """The spec for the process of a rank; ``meeting``: where all meet, on the first machine."""
     host = _HERE if seat.nodes == 1 else meeting.host
-    return group.member_spec(
+    assert spec.ranks is not None  # noqa: S101 - it has a seat
+    return spec.ranks.member_spec(
         spec,
         rank=seat.rank,
         local=(seat.local_rank, seat.local_count),
@@ -142,12 +139,12 @@ class ClusterLauncher:
         return replace(self, guest=guest)
 
     async def __call__(
-        self, spec: WorkerSpec, label: str, on_message: OnMessage, on_lost: OnLost
-    ) -> RankGroup | RemoteWorker:
+        self, spec: WorkerSpec, label: str, receivers: Sequence[Receiver]
+    ) -> list[RemoteWorker]:
         """Starts a worker (:class:`~modelserver.engine.pools.spec.Launcher`). Raises NoPlace."""
         # The machine's cores are shared by Ray, not by this server.
         spec = replace(spec, threads=max(1, int(self.demand.num_cpus)))
-        launch = _Launch(self, spec, label, on_message, on_lost)
+        launch = _Launch(self, spec, label, receivers)
         try:
             return await launch.run()
         except BaseException:
@@ -161,34 +158,30 @@ class _Launch:
     """The start of one worker."""
 
     def __init__(
-        self, launcher: ClusterLauncher, spec: WorkerSpec, label: str, on_message: OnMessage, on_lost: OnLost
+        self, launcher: ClusterLauncher, spec: WorkerSpec, label: str, receivers: Sequence[Receiver]
     ) -> None:
         self._launcher = launcher
         self._packages = launcher.requirements, launcher.use_venv
         self._cluster = cluster = launcher.cluster
         self._spec = spec
         self._label = label
-        self._on_message = on_message
-        self._on_lost = on_lost
+        self._receivers = receivers
         self._placement: Placement | None = None
         ranks = spec.ranks
         self._ranks = ranks if ranks is not None and ranks.processes else None
-        self._starts = [
-            ProcessStart(cluster.hub, spec, label, cluster.lost_after)
-            for _ in range(1 if self._ranks is None else self._ranks.processes)
-        ]
+        self._starts = [ProcessStart(cluster.hub, spec, label, cluster.lost_after) for _ in receivers]
 
-    async def run(self) -> RankGroup | RemoteWorker:
+    async def run(self) -> list[RemoteWorker]:
         """Returns once the worker is connected and has been told what to load. Raises NoPlace."""
         clock = asyncio.get_running_loop().time
         began = clock()
         packed = await self._cluster.packer.pack(Path(self._spec.load.model_dir))
         presents, placement = await self._placed()
         placed = clock()
-        if self._ranks is None:
-            process: RankGroup | RemoteWorker = await self._start_alone(packed, placement)
-        else:
-            process = await self._start_ranks(presents, packed, placement)
+        place = SharedPlace(placement, len(self._starts))
+        for start in self._starts:
+            start.worker.place = place
+        await (self._start_alone(packed) if self._ranks is None else self._start_ranks(presents, packed))
         # No process loads before all are connected: the first that cannot load ends the others.
         for start in self._starts:
             start.load()
@@ -201,7 +194,7 @@ class _Launch:
                 placed - began,
                 clock() - placed,
             )
-        return process
+        return [start.worker for start in self._starts]
 
     async def _placed(self) -> tuple[list[Present], Placement]:
         """Waits for the agents on some machines."""
@@ -235,16 +228,13 @@ class _Launch:
                 "Worker %s: its place is gone (%s), but it answers: it serves on", self._label, ended.result()
             )
 
-    async def _start_alone(self, packed: Packed, placement: Placement) -> RemoteWorker:
-        (start,) = self._starts
-        start.worker.placement = placement
+    async def _start_alone(self, packed: Packed) -> None:
         # The machine numbers its GPUs by itself, and shows a worker only its own.
         gpu_id = 0 if self._launcher.demand.num_gpus > 0 else None
         spec = replace(self._spec, load=msgspec.structs.replace(self._spec.load, gpu_id=gpu_id))
-        await start.connect(spec, packed, self._packages, self._on_message, self._on_lost)
-        return start.worker
+        await self._starts[0].connect(spec, packed, self._packages, self._receivers[0])
 
-    async def _start_ranks(self, presents: list[Present], packed: Packed, placement: Placement) -> RankGroup:
+    async def _start_ranks(self, presents: list[Present], packed: Packed) -> None:
         """Ranks are numbered by machine, and meet at the first."""
         ranks = self._ranks
         assert ranks is not None  # noqa: S101 - see above
@@ -256,16 +246,12 @@ class _Launch:
         # Whether it is free there or not.
         ports.used += 1
         meeting = await first.meeting
-        group = RankGroup(ranks, self._on_message, self._on_lost, placement.withdraw)
         connecting = []
-        for rank, (start, seat) in enumerate(zip(self._starts, order, strict=True)):
-            start.worker.rename(f"{self._label}-rank{rank}")
-            group.members.append(start.worker)
-            spec = rank_spec(group, self._spec, seat, meeting, has_gpus=self._launcher.demand.num_gpus > 0)
-            receive, lose = partial(group.receive, rank), partial(group.lose, rank)
-            connecting.append(start.connect(spec, packed, self._packages, receive, lose))
+        for start, seat, receiver in zip(self._starts, order, self._receivers, strict=True):
+            start.worker.rename(f"{self._label}-rank{seat.rank}")
+            spec = rank_spec(self._spec, seat, meeting, has_gpus=self._launcher.demand.num_gpus > 0)
+            connecting.append(start.connect(spec, packed, self._packages, receiver))
         await _all(connecting)
-        return group
 
     def abandon(self) -> None:
         for start in self._starts:
@@ -304,14 +290,7 @@ class ProcessStart:
         self._invitations: list[Invitation] = []
         self._packed: Packed | None = None
         self._channel: RemoteChannel | None = None
-        self._on_message: OnMessage
-        self.worker = RemoteWorker(
-            label,
-            lost_after,
-            lambda message, tail: self._on_message(message, tail),  # noqa: PLW0108 - set by connect()
-            self._send_archive,
-            spec,
-        )
+        self.worker = RemoteWorker(label, lost_after, self._send_archive, spec)
         self.invitation = self._invite(lambda: self.worker)
 
     async def arrived(self, seconds: float) -> Present:
@@ -321,19 +300,14 @@ class ProcessStart:
         return present
 
     async def connect(
-        self,
-        spec: WorkerSpec,
-        packed: Packed,
-        packages: tuple[str, bool],
-        on_message: OnMessage,
-        on_lost: OnLost,
+        self, spec: WorkerSpec, packed: Packed, packages: tuple[str, bool], receiver: Receiver
     ) -> None:
         """Has the process started as in ``spec``, and waits until it has connected. Raises NoPlace.
 
         ``packages``: the model's requirements file, and whether its environment is a ``venv``.
         """
-        self._spec, self._packed, self._on_message = spec, packed, on_message
-        worker, channel = self.worker, RemoteChannel(on_message, on_lost, spec.frame_limit)
+        self._spec, self._packed = spec, packed
+        worker, channel = self.worker, RemoteChannel(receiver, spec.frame_limit)
         self._channel = channel
         worker.send_to_agent(self._start(packed, packages, self._invite(lambda: channel)))
         started = await worker.started

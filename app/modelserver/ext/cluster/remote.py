@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TypeVar, cast
 
 from modelserver.engine.pools.process import RemoteProcess
-from modelserver.engine.pools.spec import OnMessage, WorkerSpec
+from modelserver.engine.pools.spec import WorkerSpec
 from modelserver.engine.wire.arena import ProtocolError
 from modelserver.errors import StartFailed
 from modelserver.ext.cluster import messages
@@ -35,8 +35,8 @@ class AgentConnection(RemoteProcess, asyncio.Protocol):
     ``round_trip`` is how many seconds a message and its answer take.
     """
 
-    def __init__(self, label: str, lost_after: float, on_message: OnMessage, spec: WorkerSpec) -> None:
-        super().__init__(label, on_message, spec)
+    def __init__(self, label: str, lost_after: float, spec: WorkerSpec) -> None:
+        super().__init__(label, spec)
         self.round_trip = 0.0
         self._lost_after = lost_after
         self._beat_time = min(_BEAT, lost_after / _BEATS)
@@ -117,13 +117,26 @@ class AgentConnection(RemoteProcess, asyncio.Protocol):
             self.round_trip = before + _SHARE * (seconds - before) if slower else seconds
 
 
+class SharedPlace:
+    """The place of a worker's processes, given back when the last of them has ended."""
+
+    def __init__(self, placement: Placement, processes: int) -> None:
+        self._placement = placement
+        self._processes = processes
+
+    def leave(self) -> None:
+        """One of them has ended."""
+        self._processes -= 1
+        if not self._processes:
+            self._placement.withdraw()
+
+
 class RemoteWorker(AgentConnection):
     """The process of a worker, and the protocol of its agent's connection.
 
     Args:
         label: of the worker, for the log.
         lost_after: seconds of silence after which the node counts as lost.
-        on_message: the worker's, for messages that the agent sends in its place.
         on_archive: called when the agent asks for the model's files from an offset.
         spec: of the worker.
 
@@ -133,15 +146,10 @@ class RemoteWorker(AgentConnection):
     """
 
     def __init__(
-        self,
-        label: str,
-        lost_after: float,
-        on_message: OnMessage,
-        on_archive: Callable[[int], None],
-        spec: WorkerSpec,
+        self, label: str, lost_after: float, on_archive: Callable[[int], None], spec: WorkerSpec
     ) -> None:
-        super().__init__(label, lost_after, on_message, spec)
-        self.placement: Placement | None = None
+        super().__init__(label, lost_after, spec)
+        self.place: SharedPlace | None = None
         self._on_archive = on_archive
         self.present: asyncio.Future[messages.Present] = self._loop.create_future()
         self.meeting: asyncio.Future[messages.Meeting] = self._loop.create_future()
@@ -170,11 +178,11 @@ class RemoteWorker(AgentConnection):
         self._loop.call_later(_KILL_TIME, self.lose, "was killed by SIGKILL")
 
     async def wait(self) -> str:
-        """Waits for its end, gives its place back, and returns how it ended."""
+        """Waits for its end, leaves its place, and returns how it ended."""
         how = await asyncio.shield(self.lost)
         await self.finish()
-        if self.placement is not None:
-            self.placement.withdraw()
+        if self.place is not None:
+            self.place.leave()
         return how
 
     @property
