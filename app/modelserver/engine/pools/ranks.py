@@ -153,7 +153,7 @@ class RankGroup:
     # -- messages of the ranks
 
     def receivers(self) -> list[Receiver]:
-        """Those of the messages of each rank."""
+        """Returns what receives the messages of each rank."""
         ranks = range(self.ranks.processes)
         return [Receiver(partial(self._receive, rank), partial(self._lose, rank)) for rank in ranks]
 
