@@ -201,13 +201,11 @@ def serve(
     gc.disable()
     import uvloop  # noqa: PLC0415
 
-    from modelserver.engine.telemetry.logs import limit_tracebacks  # noqa: PLC0415
     from modelserver.run.server import Reports, Server  # noqa: PLC0415
 
     gc.enable()
 
     print_start(options, loaded, readiness.print)
-    limit_tracebacks()
     log_dir, logs = open_logs(options, loaded.settings)
     snapshots = loaded.settings.snapshot_folder or log_dir / "config"
 

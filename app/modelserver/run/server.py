@@ -27,7 +27,7 @@ from modelserver.engine.telemetry.access import AccessLog
 from modelserver.engine.telemetry.logs import log_directories
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.telemetry.metrics_config import load_metrics_config
-from modelserver.engine.telemetry.stalls import LoopWatch
+from modelserver.engine.telemetry.stalls import loop_watch
 from modelserver.engine.telemetry.text import shortened
 from modelserver.engine.tensors.shared_memory import SharedMemory
 from modelserver.engine.wire.marks import Mark
@@ -276,7 +276,7 @@ class Server:
         loop = asyncio.get_running_loop()
         registry, metrics = host.registry, host.services.metrics
         running: list[asyncio.Task[Any]] = [loop.create_task(task()) for task in host.tasks]
-        loop_watch = LoopWatch(metrics.stalled)
+        loop_watch.start(metrics.stalled)
         if not self._apps_late:
             freeze_garbage()
         running.append(await self._report_start(registry, stopping))

@@ -11,9 +11,9 @@ from modelserver.engine.telemetry.logs import (
     MOST,
     SECONDS,
     FewTracebacks,
-    limit_tracebacks,
     setup_logging,
 )
+from modelserver.engine.telemetry.stalls import loop_watch
 
 STAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{3}"
 
@@ -159,9 +159,10 @@ def test_repeated_tracebacks_from_one_place_are_limited():
     assert len(log.messages) == MOST + 7
 
 
-def test_loggers_of_connections_are_limited():
+async def test_loggers_of_connections_are_limited_once_a_loop_serves():
     for _ in range(2):
-        limit_tracebacks()
+        loop_watch.start(print)
+        loop_watch.close()
 
     for name in LOGGERS:
         logger = logging.getLogger(name)

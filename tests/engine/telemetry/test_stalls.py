@@ -9,7 +9,7 @@ import pytest
 
 from modelserver.engine.telemetry import stalls
 from modelserver.engine.telemetry.metrics import ServerMetrics
-from modelserver.engine.telemetry.stalls import EVERY, LOGGED, LoopWatch, served
+from modelserver.engine.telemetry.stalls import EVERY, LOGGED, loop_watch
 
 
 class Loop:
@@ -36,6 +36,7 @@ def loop(monkeypatch):
     clock = SimpleNamespace(monotonic=lambda: made.now, thread_time=lambda: made.used)
     monkeypatch.setattr(stalls, "time", clock)
     monkeypatch.setattr(stalls, "asyncio", SimpleNamespace(get_running_loop=lambda: made))
+    monkeypatch.setattr(stalls, "limit_tracebacks", lambda: None)
     return made
 
 
@@ -49,8 +50,8 @@ def seen(metrics):
 def test_what_holds_the_loop_is_counted_with_its_processor_time(loop, caplog):
     caplog.set_level(logging.WARNING, "modelserver.telemetry")
     metrics = ServerMetrics(hostname="h")
-    LoopWatch(metrics.stalled)
-    served.request = "POST /route"
+    loop_watch.start(metrics.stalled)
+    loop_watch.request = "POST /route"
     loop.hold(LOGGED + 0.1, used=LOGGED + 0.05)
 
     assert seen(metrics) == (1, pytest.approx(LOGGED + 0.05))
@@ -62,8 +63,8 @@ def test_what_holds_the_loop_is_counted_with_its_processor_time(loop, caplog):
 def test_a_short_stall_is_seen_wherever_it_begins(loop, since_timer):
     """One of 25 ms is counted under load, however long ago the loop was looked at."""
     metrics = ServerMetrics(hostname="h")
-    LoopWatch(metrics.stalled)
-    served.request = "GET /livez"
+    loop_watch.start(metrics.stalled)
+    loop_watch.request = "GET /livez"
     loop.hold(0.025, used=0.025, since_timer=since_timer)
 
     assert seen(metrics) == (1, pytest.approx(0.025))
@@ -72,9 +73,9 @@ def test_a_short_stall_is_seen_wherever_it_begins(loop, since_timer):
 def test_waiting_is_no_stall(loop):
     """A timer that comes late because the machine is busy with others is no stall of ours."""
     metrics = ServerMetrics(hostname="h")
-    watch = LoopWatch(metrics.stalled)
+    loop_watch.start(metrics.stalled)
     loop.hold(0.3)
-    watch.close()
+    loop_watch.close()
 
     assert seen(metrics) == (0, 0)
     assert loop.due == math.inf

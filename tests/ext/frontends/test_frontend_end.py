@@ -10,7 +10,7 @@ from tests.ext.frontends.doubles import endpoints_of
 from tests.transports import Transport
 from tests.waiting import until
 
-from modelserver.engine.telemetry.stalls import served
+from modelserver.engine.telemetry.stalls import loop_watch
 from modelserver.errors import ServiceUnavailable
 from modelserver.ext.frontends import frontend_end, server_end
 from modelserver.ext.frontends.frontend_end import Forwarder
@@ -522,7 +522,7 @@ async def test_nothing_outlives_its_connection(pair, path, happen):
         del pair.front.protocol
         await pair.front.settle()
         # A running server does this many times a second.
-        served.request = None
+        loop_watch.request = None
         assert [each for each in gc.get_objects() if isinstance(each, kinds)] == []
         assert pair.front.listener.intake.held == 0
     finally:

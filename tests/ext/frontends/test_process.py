@@ -7,6 +7,8 @@ import time
 from tests.ext.frontends.doubles import endpoints_of
 from tests.waiting import until
 
+from modelserver.engine.telemetry import stalls as stalls_module
+from modelserver.engine.telemetry.stalls import loop_watch
 from modelserver.ext.frontends import messages
 from modelserver.ext.frontends.link import make_pair
 from modelserver.ext.frontends.process import Frontend, LogToServer
@@ -49,18 +51,19 @@ async def test_records_reach_the_servers_log(caplog):
     assert second.getMessage().endswith("'oh'")
 
 
-async def test_stall_is_reported_to_the_server():
+async def test_stall_is_reported_to_the_server(monkeypatch):
+    monkeypatch.setattr(stalls_module, "limit_tracebacks", lambda: None)
     stalls = []
     end = ServerEnd(endpoints_of(on_stall=stalls.append), None)
     frontend = Frontend(None, None, 0, lambda: None)
     await join(end, frontend)
-    watch = frontend.watch()
+    frontend.watch()
     await asyncio.sleep(0.05)
     enough = time.thread_time() + 0.2
     while time.thread_time() < enough:
         pass
     await until(lambda: stalls and max(stalls) >= 0.2)
-    watch.close()
+    loop_watch.close()
     end.link.abort()
 
 

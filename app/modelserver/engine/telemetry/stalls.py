@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from modelserver.engine.telemetry.logs import limit_tracebacks
+
 _log = logging.getLogger("modelserver.telemetry")
 
 # Seconds: between checks under load and when idle, the shortest stall counted, and the shortest logged.
@@ -22,29 +24,24 @@ LOGGED: Final = 0.1
 QUIET: Final = 100
 
 
-class LastRequest:
-    """The last request the loop served; as text, its method and route."""
+class LoopWatch:
+    """Watches the running event loop from :meth:`start` to :meth:`close`.
+
+    ``request`` is the last one that the loop served; as text, its method and route.
+    """
 
     request: object = None
 
+    def start(self, count: Callable[[float], None], whose: str = "the server") -> None:
+        """Calls ``count`` with the seconds of each stall of the process, which the log names ``whose``.
 
-served = LastRequest()
-"""A process has one event loop."""
-
-
-class LoopWatch:
-    """Watches the running loop until it is closed.
-
-    Args:
-        count: called with the seconds of each stall.
-        whose: the process, as the log names it.
-    """
-
-    def __init__(self, count: Callable[[float], None], whose: str = "the server") -> None:
+        What clients cause on the loop fills no disk: few tracebacks of one place are logged from now on.
+        """
         self._count = count
         self._whose = whose
         self._loop = asyncio.get_running_loop()
         self._quiet = 0
+        limit_tracebacks()
         self._arm(time.monotonic(), time.thread_time(), EVERY)
 
     def _arm(self, now: float, used: float, pause: float) -> None:
@@ -57,8 +54,8 @@ class LoopWatch:
         if late >= LEAST:
             # The stall may have begun before the timer was due.
             self._note(min(late + self._pause, used - self._used))
-        self._quiet = self._quiet + 1 if served.request is None else 0
-        served.request = None
+        self._quiet = self._quiet + 1 if self.request is None else 0
+        self.request = None
         self._arm(now, used, IDLE if self._quiet >= QUIET else EVERY)
 
     def _note(self, held: float) -> None:
@@ -70,8 +67,12 @@ class LoopWatch:
                 "The event loop of %s was blocked for %.0f ms of CPU time; the last request was %s",
                 self._whose,
                 held * 1e3,
-                served.request or "none",
+                self.request or "none",
             )
 
     def close(self) -> None:
         self._timer.cancel()
+
+
+loop_watch = LoopWatch()
+"""A process has one event loop."""

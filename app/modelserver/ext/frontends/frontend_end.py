@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from modelserver.engine.telemetry.stalls import served
+from modelserver.engine.telemetry.stalls import loop_watch
 from modelserver.ext.frontends import messages
 from modelserver.ext.frontends.link import Link
 from modelserver.surface.http.exchange import Exchange
@@ -58,7 +58,7 @@ class Forwarder:
     # -- hot routes
 
     def serve(self, exchange: Exchange) -> None:
-        served.request = exchange
+        loop_watch.request = exchange
         number = next(self._numbers)
         self._exchanges[number] = exchange
         exchange.on_disconnect = lambda: self._gone(number)
@@ -97,7 +97,7 @@ class Forwarder:
     ) -> None:
         """The ASGI application, which runs in the server."""
         number = next(self._numbers)
-        served.request = f"{scope['method']} to the application"
+        loop_watch.request = f"{scope['method']} to the application"
         call = self._calls[number] = _Call(number, self._send, receive)
         self._send(messages.RequestHead(number, *(scope[name] for name in _OF_SCOPE)))
         try:

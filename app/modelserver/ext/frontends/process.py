@@ -21,8 +21,7 @@ from typing import Any
 import uvloop
 
 from modelserver.engine.telemetry.access import AccessLog
-from modelserver.engine.telemetry.logs import limit_tracebacks
-from modelserver.engine.telemetry.stalls import LoopWatch
+from modelserver.engine.telemetry.stalls import loop_watch
 from modelserver.engine.wire.arena import Arena
 from modelserver.ext.frontends import messages
 from modelserver.ext.frontends.counts import ConnectionCounts
@@ -176,9 +175,10 @@ class Frontend:
         # Those of protocols.
         self._paths: tuple[tuple[str, str], ...] = ()
 
-    def watch(self) -> LoopWatch:
+    def watch(self) -> None:
         """Tells the server of stalls of the event loop from now on."""
-        return LoopWatch(lambda seconds: self.link.send(messages.Stalled(seconds)), f"front end {self._seat}")
+        stalled = messages.Stalled
+        loop_watch.start(lambda seconds: self.link.send(stalled(seconds)), f"front end {self._seat}")
 
     def _on_message(self, message: messages.ToFrontend, body: bytes) -> None:
         if self._forwarder.handle(message, body):
@@ -289,7 +289,6 @@ async def run(  # noqa: PLR0917 - the arguments of the program
     root = logging.getLogger()
     root.setLevel(logging.INFO)
     root.addHandler(LogToServer(frontend.link))
-    limit_tracebacks()
     if arena is not None:
         frontend.link.arena = Arena.adopt(arena)
     await loop.create_unix_connection(lambda: frontend.link, sock=own)
@@ -297,9 +296,9 @@ async def run(  # noqa: PLR0917 - the arguments of the program
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
-    watch = frontend.watch()
+    frontend.watch()
     await ended.wait()
-    watch.close()
+    loop_watch.close()
 
 
 def main() -> None:

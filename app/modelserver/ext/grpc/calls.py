@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from modelserver.engine.telemetry.access import AccessLog
 from modelserver.engine.telemetry.metrics import ServerMetrics
-from modelserver.engine.telemetry.stalls import served
+from modelserver.engine.telemetry.stalls import loop_watch
 from modelserver.engine.tensors.weight import LIGHT_BYTES
 from modelserver.errors import BadRequest, ModelServerError
 from modelserver.ext.grpc.call import GrpcCall
@@ -93,7 +93,7 @@ class MethodHandler:
 
     async def begin(self, call: GrpcCall, body: bytes) -> None:
         """Serves a call to its end, with ``body`` as its message unless it is a stream of messages."""
-        served.request = self._path
+        loop_watch.request = self._path
         watching = None
         if self._around.watch is not None and self._path.rpartition("/")[2] in _INFERENCE:
             watching = WholeCall.of(self._around.watch, f"/{self._path}", call)

@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect
 
 from modelserver.engine.ids import accept_request_id, make_uuid
 from modelserver.engine.telemetry.access import OnResponse
-from modelserver.engine.telemetry.stalls import served
+from modelserver.engine.telemetry.stalls import loop_watch
 from modelserver.errors import InternalError, ModelServerError, PayloadTooLarge
 from modelserver.surface.http.answers import ALWAYS, JSON, error_body, form_of
 from modelserver.surface.http.cors import Cors, is_preflight
@@ -56,7 +56,7 @@ class Edge:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        call = served.request = _Call(scope, receive, send, self._max_body, self._cors)
+        call = loop_watch.request = _Call(scope, receive, send, self._max_body, self._cors)
         started = time.perf_counter()
         is_reported = True
         if len(scope["path"]) > 1:

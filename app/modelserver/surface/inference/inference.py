@@ -13,7 +13,7 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from modelserver.engine.telemetry.stalls import served
+from modelserver.engine.telemetry.stalls import loop_watch
 from modelserver.engine.tensors import weight
 from modelserver.engine.tensors.limits import RequestLimits
 from modelserver.engine.tensors.shared_memory import SharedMemory
@@ -97,7 +97,7 @@ class InferenceApi:
 
     def serve(self, exchange: Exchange) -> None:
         """Answers one request: now if it is refused, otherwise when its batch is done."""
-        served.request = exchange
+        loop_watch.request = exchange
         route: Route = exchange.target.route
         codec = self._codecs.get(route.protocol)
         if self._watch is not None:

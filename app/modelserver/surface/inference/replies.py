@@ -9,7 +9,7 @@ from time import monotonic
 import msgspec
 
 from modelserver.engine.batching.request import Request
-from modelserver.engine.telemetry.stalls import served
+from modelserver.engine.telemetry.stalls import loop_watch
 from modelserver.engine.tensors.weight import TooHeavy
 from modelserver.engine.wire.messages import Answer
 from modelserver.errors import InternalError, ModelServerError
@@ -88,7 +88,7 @@ class Reply(msgspec.Struct, eq=False):
 
     def joined(self, request: Request) -> None:
         """The codec makes one body of the rows' answers; the first failure fails all."""
-        served.request = self.exchange
+        loop_watch.request = self.exchange
         failure = request.failure(self.parsed.where)
         if failure is not None:
             self._fail(request, failure)
