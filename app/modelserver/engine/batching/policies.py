@@ -43,18 +43,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
 from typing import Protocol
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """What waits in one lane, as a policy sees it when a worker is idle."""
-
-    count: int
-    oldest: float
-    newest: float
-    idle_workers: int
 
 
 class Policy(Protocol):
@@ -62,8 +51,12 @@ class Policy(Protocol):
 
     name: str
 
-    def due(self, waiting: Waiting, now: float) -> float:
-        """The time at which the batch is sent; not later than ``now`` means at once."""
+    def due(self, count: int, oldest: float, newest: float, idle: int, now: float) -> float:
+        """The time at which a batch is sent; not later than ``now`` means at once.
+
+        ``count`` instances wait, which arrived at times from ``oldest`` to ``newest``; ``idle`` workers could
+        take them.
+        """
 
     def arrived(self, count: int, now: float) -> None:
         """``count`` instances arrived."""
@@ -77,7 +70,7 @@ class Greedy:
 
     name = "greedy"
 
-    def due(self, waiting: Waiting, now: float) -> float:
+    def due(self, count: int, oldest: float, newest: float, idle: int, now: float) -> float:
         return now
 
     def arrived(self, count: int, now: float) -> None:
@@ -95,8 +88,8 @@ class Window:
     def __init__(self, max_delay: float) -> None:
         self.max_delay = max_delay
 
-    def due(self, waiting: Waiting, now: float) -> float:
-        return waiting.oldest + self.max_delay
+    def due(self, count: int, oldest: float, newest: float, idle: int, now: float) -> float:
+        return oldest + self.max_delay
 
     def arrived(self, count: int, now: float) -> None:
         pass
@@ -146,30 +139,30 @@ class Adaptive:
         self._workers.add(now - seconds, now)
         self._return.answered(count, now, self._silence(self._line[0]), self._arrivals.gap)
 
-    def due(self, waiting: Waiting, now: float) -> float:
-        if waiting.idle_workers > 1:
+    def due(self, count: int, oldest: float, newest: float, idle: int, now: float) -> float:
+        if idle > 1:
             return now
-        a, b = self._line
-        end = self._all_back(waiting, a, b) if self._return.usual else self._turn_over(waiting, a, b)
-        return now if end <= now else min(end, waiting.oldest + self.max_delay)
+        end = self._all_back(count, newest) if self._return.usual else self._turn_over(count, oldest, newest)
+        return now if end <= now else min(end, oldest + self.max_delay)
 
     def _silence(self, a: float) -> float:
         """Seconds without an arrival after which no more clients are expected to return."""
         return min(max(self.PATIENCE * self._burst.mean, self.TURNAROUND), self.LONGEST_SILENCE * a)
 
-    def _all_back(self, waiting: Waiting, a: float, b: float) -> float:
+    def _all_back(self, n: int, newest: float) -> float:
         """The end of a hold for the clients answered last; minus infinity for no hold."""
         if not self._return.missing:
             return -math.inf
+        a, b = self._line
         silence = self._silence(a)
-        n, gap = waiting.count, silence / self.PATIENCE
+        gap = silence / self.PATIENCE
         if n * (gap + b) >= a + b * n - gap:
             return -math.inf
-        return max(waiting.newest, self._return.since) + silence
+        return max(newest, self._return.since) + silence
 
-    def _turn_over(self, waiting: Waiting, a: float, b: float) -> float:
+    def _turn_over(self, n: int, oldest: float, newest: float) -> float:
         """The end of a hold for the worker's turn; minus infinity for no hold."""
-        n, gap = waiting.count, self._arrivals.gap
+        (a, b), gap = self._line, self._arrivals.gap
         # Arrivals further apart than the fixed cost have nothing to share.
         if gap <= 0.0 or self._arrivals.newest >= a or n * (gap + b) >= self.WORTH * a:
             return -math.inf
@@ -180,7 +173,7 @@ class Adaptive:
             target *= self.SPARE
         if n >= target:
             return -math.inf
-        return min(waiting.oldest + self.SLACK * target * gap, waiting.newest + self.TURN_PATIENCE * gap)
+        return min(oldest + self.SLACK * target * gap, newest + self.TURN_PATIENCE * gap)
 
 
 class ArrivalEstimate:
