@@ -23,7 +23,7 @@ from modelserver.engine.tensors.rows import (
 from modelserver.engine.tensors.tensor import Tensor
 from modelserver.engine.wire.messages import TENSORS
 from modelserver.ext.grpc.messages import message
-from modelserver.ext.grpc.tensors import read_request, response
+from modelserver.ext.grpc.tensors import read_message, response
 from modelserver.models.options.signature import Signature
 from modelserver.surface.inference.v2 import InputRules, ResponseParts
 
@@ -108,7 +108,7 @@ def in_binary(sent):
 def over_grpc(**fields):
     kind = message("inference.ModelInferRequest")
     takes = InputRules("m", Signature())
-    return read_request(kind.FromString(kind(**fields).SerializeToString()), takes)
+    return read_message(kind.FromString(kind(**fields).SerializeToString()), takes).request
 
 
 def typed(sent):

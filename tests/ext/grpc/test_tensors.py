@@ -15,9 +15,7 @@ from modelserver.ext.grpc.tensors import (
     outputs_of_json,
     read_bytes,
     read_message,
-    read_request,
     response,
-    to_json,
 )
 from modelserver.models.options.signature import Signature
 from modelserver.surface.inference.v2 import InputRules, ResponseParts
@@ -29,7 +27,7 @@ def asking(**fields):
 
 
 def read(request):
-    return read_request(request, InputRules("m", Signature()))
+    return read_message(request, InputRules("m", Signature())).request
 
 
 def answering(request, identity="id", **parameters):
@@ -113,15 +111,15 @@ def test_parameters_of_rest_are_left_out():
 def test_envelope_gets_json():
     """A model in an envelope gets the JSON that REST would have, and its answer becomes tensors."""
     tensor = {"name": "x", "datatype": "BYTES", "shape": [2], "contents": {"bytes_contents": [b"a", b"\xff"]}}
-    request = read(asking(id="i", inputs=[tensor], outputs=[{"name": "o"}]))
-    assert to_json(request) == (
+    inference = read_message(asking(id="i", inputs=[tensor], outputs=[{"name": "o"}]), WHOLE)
+    assert inference.bodies[0] == (
         b'{"id":"i","outputs":[{"name":"o"}],'
         b'"inputs":[{"name":"x","shape":[2],"datatype":"BYTES","data":["YQ==","/w=="]}]}'
     )
 
     body = b'{"outputs":[{"name":"o","datatype":"FP64","shape":[1,2],"data":[[1,2.5]]}],"model_name":"m"}'
     (output,) = outputs_of_json(body)
-    answer = response(answering(request), [output])
+    answer = response(answering(inference.request), [output])
     assert list(answer.outputs[0].contents.fp64_contents) == [1.0, 2.5]
 
     body = b'{"outputs":[{"name":"o","datatype":"BYTES","shape":[2],"data":[{"a":1},[2]]}]}'

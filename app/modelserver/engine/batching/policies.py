@@ -80,7 +80,7 @@ class Greedy:
         pass
 
 
-class Window:
+class Window(Greedy):
     """The oldest instance waits exactly ``max_delay`` seconds unless the batch fills earlier."""
 
     name = "window"
@@ -90,12 +90,6 @@ class Window:
 
     def due(self, count: int, oldest: float, newest: float, idle: int, now: float) -> float:
         return oldest + self.max_delay
-
-    def arrived(self, count: int, now: float) -> None:
-        pass
-
-    def finished(self, count: int, seconds: float, now: float) -> None:
-        pass
 
 
 class Adaptive:

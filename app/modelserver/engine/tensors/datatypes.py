@@ -24,7 +24,7 @@ LENGTH = struct.Struct("<I")
 _COUNTED_ON = 1000
 
 
-class TensorError(Exception):
+class TensorError(ValueError):
     """A tensor's data does not match its description. The message is about the data; callers add the name."""
 
 

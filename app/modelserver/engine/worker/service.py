@@ -196,7 +196,7 @@ class Service:
                     checked = row.extra
                 decoded.append(decode_row(row, tail[position:end], decode=decode, enveloped=enveloped))
                 answers.append(None)
-            except (ValueError, TensorError) as error:
+            except ValueError as error:
                 decoded.append(None)
                 answers.append(failure(str(error), 400, "BadRequestException"))
             position = end

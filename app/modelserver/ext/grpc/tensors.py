@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from modelserver.engine.tensors.datatypes import TensorError
-from modelserver.engine.tensors.rest import InferRequest, RequestedOutput
 from modelserver.engine.tensors.tensor import OutputTensor, Tensor
 from modelserver.engine.tensors.weight import LIGHT_BYTES, TooHeavy
 from modelserver.errors import BadRequest, InternalError
@@ -83,25 +81,52 @@ class ModelInfer:
         answering = inference.parts(model, ended)
         if answering.is_light:
             return make_response(answering)
-        content = await self._helpers.call(_SECONDS, encode_response, answering.without_inputs())
+        answering = inference.without_inputs().parts(model, ended)
+        content = await self._helpers.call(_SECONDS, encode_response, answering)
         return EncodedMessage(_Answer.DESCRIPTOR, content)
 
 
 def read_message(message_: AnyMessage, takes: InputRules, *, light: bool = False) -> Inference:
     """The rows of a message; a model that takes no rows gets it as JSON.
 
+    It is ``binary`` if its contents were raw. REST's parameters about binary data have no meaning here, and
+    are dropped.
+
     Raises:
         BadRequest: names what is wrong.
         PayloadTooLarge: too many rows.
         TooHeavy: only if ``light``: reading it would take long.
     """
-    request = read_request(message_, takes, light=light)
+    for what in ("inputs", "outputs", "parameters"):
+        takes.limits.check_tensors(what, len(getattr(message_, what)))
+    raw, inputs = message_.raw_input_contents, message_.inputs
+    if not inputs:
+        raise BadRequest("inputs is empty: at least one input is needed")
+    shared = sum(takes.memory.is_named(each.parameters) for each in inputs)
+    if raw and len(raw) != len(inputs) - shared:
+        raise BadRequest(
+            f"the number of inputs ({len(inputs) - shared}) does not match the expected number of "
+            f"raw input contents ({len(raw)}) for model '{message_.model_name}'"
+        )
+    _check_names("input", inputs)
+    _check_names("output", message_.outputs)
+    request = takes.request(
+        _tensors(message_, takes, light=light),
+        message_.id,
+        _parameters(message_.parameters, "the request"),
+        [(each.name, _parameters(each.parameters, f"output '{each.name}'")) for each in message_.outputs],
+        # Tensors in shared memory are not in raw_input_contents.
+        binary=bool(raw or shared),
+    )
     if takes.rows:
         return takes.split(request, light=light)
     sequence = takes.sequence_of(request)
     if light and sum(len(each.data) for each in request.inputs) > LIGHT_BYTES:
         raise TooHeavy
-    return Inference([to_json(request)], content_type=JSON, sequence=sequence, request=request)
+    outputs = [{"name": each.name} for each in message_.outputs]
+    fields = {"id": request.id, "parameters": request.parameters, "outputs": outputs}
+    body = _encode({**{name: each for name, each in fields.items() if each}, "inputs": request.list_inputs()})
+    return Inference([body], content_type=JSON, sequence=sequence, request=request)
 
 
 def read_bytes(body: bytes, takes: InputRules) -> Inference:
@@ -123,46 +148,6 @@ def encode_response(answering: ResponseParts) -> bytes:
     """:func:`make_response` in a helper."""
     encoded: bytes = make_response(answering).SerializeToString()
     return encoded
-
-
-def read_request(request: AnyMessage, takes: InputRules, *, light: bool = False) -> InferRequest:
-    """A ModelInferRequest; ``binary`` says whether its contents were raw.
-
-    REST's parameters about binary data have no meaning here and are dropped.
-
-    Raises:
-        BadRequest: names the input or output that is wrong.
-        TooHeavy: only if ``light``: reading it would take long.
-    """
-    for what in ("inputs", "outputs", "parameters"):
-        takes.limits.check_tensors(what, len(getattr(request, what)))
-    raw = request.raw_input_contents
-    if not request.inputs:
-        raise BadRequest("inputs is empty: at least one input is needed")
-    shared = sum(takes.memory.is_named(each.parameters) for each in request.inputs)
-    if raw and len(raw) != len(request.inputs) - shared:
-        raise BadRequest(
-            f"the number of inputs ({len(request.inputs) - shared}) does not match the expected number of "
-            f"raw input contents ({len(raw)}) for model '{request.model_name}'"
-        )
-    _check_names("input", request.inputs)
-    _check_names("output", request.outputs)
-    # Tensors in shared memory are not in raw_input_contents.
-    binary = bool(raw or shared)
-    return InferRequest(
-        inputs=_tensors(request, takes, light=light),
-        id=request.id,
-        parameters=_parameters(request.parameters, "the request") or None,
-        outputs=[_requested_output(each, binary, takes) for each in request.outputs] or None,
-        binary=binary,
-    )
-
-
-def _requested_output(each: AnyMessage, binary: bool, takes: InputRules) -> RequestedOutput:
-    where = f"output '{each.name}'"
-    parameters = _parameters(each.parameters, where)
-    part = takes.memory.find(parameters, where) if parameters else None
-    return RequestedOutput(each.name, binary, parameters, part)
 
 
 def _check_names(what: str, tensors: Iterable[AnyMessage]) -> None:
@@ -274,7 +259,7 @@ def response(answering: ResponseParts, outputs: Sequence[OutputTensor]) -> AnyMe
             continue
         try:
             values = output.values()
-        except TensorError as error:
+        except ValueError as error:
             raise InternalError(f"output '{output.name}': {error}") from error
         getattr(made.contents, _FIELDS[output.datatype]).extend(values)
     return answer
@@ -307,20 +292,10 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(_JsonAnswer).decode
 
 
-def to_json(request: InferRequest) -> bytes:
-    """The request as REST has it, without binary data."""
-    fields: dict[str, Any] = {"id": request.id} if request.id else {}
-    if request.parameters:
-        fields["parameters"] = request.parameters
-    if request.outputs:
-        fields["outputs"] = [{"name": output.name} for output in request.outputs]
-    return _encode({**fields, "inputs": request.list_inputs()})
-
-
 def outputs_of_json(content: bytes) -> list[OutputTensor]:
     """The outputs of an answer that is the protocol's JSON. Raises InternalError if it is not."""
     try:
         outputs = _decode(content).outputs
         return [OutputTensor.of_json(each.name, each.datatype, each.shape, each.data) for each in outputs]
-    except (msgspec.DecodeError, UnicodeDecodeError, TensorError, BadRequest) as error:
+    except (msgspec.DecodeError, ValueError, BadRequest) as error:
         raise InternalError(f"The answer does not follow the Open Inference Protocol: {error}") from error

@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from modelserver.engine.tensors.datatypes import TensorError
 from modelserver.engine.tensors.rows import join_answers
 from modelserver.engine.tensors.tensor import OutputTensor
 from modelserver.ext.rollout.agreement import Tolerance, agree, excerpt, is_number, pairs, place, without_ids
@@ -84,7 +83,7 @@ def _best(value: Any) -> Any:
 def _between_tensors(pair: Pair, mode: Mode, tolerance: float) -> str:
     try:
         primary, shadow = (join_answers([each], whole=True) for each in (pair.primary, pair.shadow))
-    except TensorError as error:
+    except ValueError as error:
         return f"tensors that cannot be read: {error}"
     shapes = [[(each.name, each.datatype, each.shape) for each in outputs] for outputs in (primary, shadow)]
     if shapes[0] != shapes[1]:

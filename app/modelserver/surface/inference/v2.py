@@ -73,6 +73,25 @@ class InputRules(msgspec.Struct, frozen=True):
         """Only what a helper needs to read this body."""
         return msgspec.structs.replace(self, memory=self.memory.for_helper(body))
 
+    def request(
+        self,
+        inputs: list[Tensor],
+        identity: str,
+        parameters: dict[str, Any],
+        outputs: Iterable[tuple[str, dict[str, Any]]],
+        *,
+        binary: bool,
+    ) -> InferRequest:
+        """A request of these parts; ``outputs`` are those that the client names, with their parameters, all
+        of them ``binary`` or none. Raises BadRequest for memory that is not registered.
+        """
+        find = self.memory.find
+        named = [
+            RequestedOutput(name, binary, each, find(each, f"output '{name}'") if each else None)
+            for name, each in outputs
+        ]
+        return InferRequest(inputs, identity, parameters or None, named or None, binary)
+
     def split(self, request: InferRequest, *, light: bool = False) -> Inference:
         """The rows of a request for a model that takes rows.
 
@@ -168,7 +187,7 @@ class Inference(Parsed):
     async def encode_off_loop(
         self, model: ModelVersion, request: Request, helpers: Helpers
     ) -> tuple[bytes, str, bytes]:
-        parts = self.parts(model, request).without_inputs()
+        parts = self.without_inputs().parts(model, request)
         return await helpers.call(SECONDS, encode_answer, parts)
 
 
@@ -203,10 +222,6 @@ class ResponseParts(msgspec.Struct, frozen=True):
         if not self.is_tensors:
             return False
         return request.binary if request.outputs is None else all(each.binary for each in request.outputs)
-
-    def without_inputs(self) -> ResponseParts:
-        """A copy without the request's inputs."""
-        return msgspec.structs.replace(self, request=replace(self.request, inputs=[]))
 
     def outputs(self) -> list[OutputTensor]:
         """The tensors in the rows' answers. Raises InternalError if these do not fit together."""
