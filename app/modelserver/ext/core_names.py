@@ -24,8 +24,6 @@ NAMES: Final[Mapping[str, str]] = {
     "engine.telemetry.metrics": "ServerMetrics",
     "engine.telemetry.stalls": "loop_watch",
     "engine.telemetry.system": "SystemMonitor worker_memory",
-    "engine.tensors.datatypes": "TensorError",
-    "engine.tensors.rest": "InferRequest RequestedOutput",
     "engine.tensors.rows": "join_answers",
     "engine.tensors.tensor": "OutputTensor Tensor",
     "engine.tensors.weight": "LIGHT_BYTES TooHeavy",
