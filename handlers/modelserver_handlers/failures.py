@@ -1,4 +1,4 @@
-"""Reports exceptions of user code, without frames of ours or of imports."""
+"""Reports exceptions of user code, without frames of ours or of imports, and says what they mean."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from pickle import UnpicklingError
 
 from modelserver.engine.wire.messages import sendable, without_escapes
-from modelserver_handlers.errors import text_of
+from modelserver_handlers.errors import GpuNotUsable, ModelLoadError, text_of
+from modelserver_handlers.loader import HandlerNotUsable
 
 # Parts of the path of what calls and loads handlers.
 _BETWEEN = re.compile(
@@ -86,3 +88,26 @@ def in_short(text: str) -> str:
 
 def _is_of_model(frame: traceback.FrameSummary) -> bool:
     return not (frame.filename.startswith("<frozen ") or _BETWEEN.search(frame.filename))
+
+
+# Retrying cannot help with these, nor with yaml.YAMLError.
+_PERMANENT = (
+    HandlerNotUsable,
+    ModelLoadError,
+    ImportError,
+    SyntaxError,
+    FileNotFoundError,
+    AttributeError,
+    NameError,
+    TypeError,
+    UnpicklingError,
+)
+
+
+def is_permanent(error: Exception) -> bool:
+    """Whether loading again cannot help."""
+    # An error of yaml's can only come where yaml has been imported.
+    yaml = sys.modules.get("yaml")
+    if isinstance(error, GpuNotUsable):
+        return False
+    return isinstance(error, _PERMANENT) or (yaml is not None and isinstance(error, yaml.YAMLError))

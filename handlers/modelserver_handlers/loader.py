@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import inspect
+import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from modelserver_handlers.near_misses import near_misses
 _TORCHSERVE_PACKAGE = "ts.torch_handler."
 DEFAULT_FUNCTION = "handle"
 DEFAULT_APPLICATION = "app"
+_DEVICES = ("cpu", "cuda", "xpu", "mps")
 # Methods of a handler without a base class.
 _CALLED = ("initialize", DEFAULT_FUNCTION)
 
@@ -56,6 +58,18 @@ class LoadedHandler:
     instance: Any
     built_in: bool
 
+    @property
+    def device(self) -> str:
+        """Where the handler says in its attribute ``device`` that its model is; empty if it says nothing."""
+        device = getattr(self.instance, "device", None)
+        kind = getattr(device, "type", device)
+        return str(device) if isinstance(kind, str) and kind.partition(":")[0] in _DEVICES else ""
+
+    @property
+    def concurrency(self) -> int:
+        """How many requests the handler processes at a time, each with a call of its own; 0: batches."""
+        return int(getattr(self.instance, "_ms_concurrency", 0))
+
     def initialize(self, context: Any) -> object:
         """Calls the handler's initialize, or a function once without data; the result may be awaitable.
 
@@ -63,6 +77,27 @@ class LoadedHandler:
         """
         with _no_exit("while it was initialised"):
             return self.setup(context)
+
+
+def read_manifest(model_dir: Path) -> dict[str, Any] | None:
+    """The archive's own manifest, without overrides of the registration."""
+    path = model_dir / "MAR-INF" / "MANIFEST.json"
+    if not path.is_file():
+        return None
+    manifest: dict[str, Any] = json.loads(path.read_bytes())
+    return manifest
+
+
+def read_config(model_dir: Path, name: str) -> dict[str, Any]:
+    """The archive's whole model-config.yaml, for handlers."""
+    if not name:
+        return {}
+    import yaml  # noqa: PLC0415 - a tenth of what workers without such a file would import
+
+    # As the server, which has checked the file: libyaml where it is.
+    loader = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+    config = yaml.load((model_dir / name).read_text("utf-8"), loader)  # noqa: S506 - both are safe
+    return config if isinstance(config, dict) else {}
 
 
 def load_handler(handler: str, model_dir: Path) -> LoadedHandler:

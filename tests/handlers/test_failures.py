@@ -2,8 +2,8 @@ import pytest
 
 from modelserver.engine.worker import service
 from modelserver_handlers import loader
-from modelserver_handlers.errors import PredictionException
-from modelserver_handlers.failures import explain_failure, print_failure
+from modelserver_handlers.errors import GpuNotUsable, ModelLoadError, PredictionException
+from modelserver_handlers.failures import explain_failure, is_permanent, print_failure
 
 
 def test_failure_without_a_text_is_cut_or_left_out(tmp_path, capsys):
@@ -82,3 +82,13 @@ def test_printed_failure_shows_the_authors_frames_only(ours, tmp_path, capsys):
     assert "handler.py" in printed
     assert "ZeroDivisionError: division by zero" in printed
     assert ours.__file__ not in printed
+
+
+def test_mistakes_are_not_tried_again():
+    import yaml
+
+    mistakes = (yaml.YAMLError, SyntaxError, TypeError, NameError, AttributeError, ImportError)
+    assert [error for error in mistakes if not is_permanent(error("no"))] == []
+    assert not is_permanent(OSError("no"))
+    assert not is_permanent(GpuNotUsable("no"))
+    assert is_permanent(ModelLoadError("no weights"))

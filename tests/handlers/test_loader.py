@@ -1,6 +1,8 @@
 import importlib
 import itertools
+import json
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -8,7 +10,14 @@ from modelserver.tools.archiver import BUILT_IN_HANDLERS, TORCHSERVE_HANDLERS
 from modelserver_handlers import BUILT_IN
 from modelserver_handlers.context import BatchState, Context
 from modelserver_handlers.failures import explain_failure
-from modelserver_handlers.loader import HandlerExited, HandlerNotUsable, load_handler
+from modelserver_handlers.loader import (
+    HandlerExited,
+    HandlerNotUsable,
+    LoadedHandler,
+    load_handler,
+    read_config,
+    read_manifest,
+)
 
 _numbers = itertools.count()
 
@@ -294,3 +303,48 @@ HANDLER = "class Mine:\n    def handle(self, data, context): return data\n"
 def test_an_application_is_served(source, name, expected, model_dir, write):
     loaded = load_handler(write(source) + name, model_dir)
     assert type(loaded.instance).__name__ == expected
+
+
+def test_manifest_may_be_missing(tmp_path):
+    assert read_manifest(tmp_path) is None
+    (tmp_path / "MAR-INF").mkdir()
+    (tmp_path / "MAR-INF" / "MANIFEST.json").write_text("{")
+    with pytest.raises(json.JSONDecodeError):
+        read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "config"), [("a: {b: [1]}\n", {"a": {"b": [1]}}), ("", {}), ("- 1\n", {}), ("text", {})]
+)
+def test_config_is_a_mapping_or_empty(tmp_path, text, config):
+    (tmp_path / "c.yaml").write_text(text)
+
+    assert read_config(tmp_path, "c.yaml") == config
+    assert read_config(tmp_path, "") == {}
+
+
+def test_config_is_read_by_the_safe_loader(tmp_path):
+    """A tag that would make an object is an error (F60)."""
+    import yaml
+
+    (tmp_path / "c.yaml").write_text("a: !!python/object/apply:os.getcwd []\n")
+
+    with pytest.raises(yaml.YAMLError):
+        read_config(tmp_path, "c.yaml")
+
+
+@pytest.mark.parametrize(
+    ("device", "name"),
+    [
+        ("cpu", "cpu"),
+        ("cuda:1", "cuda:1"),
+        (SimpleNamespace(type="cuda"), "namespace(type='cuda')"),
+        (None, ""),
+        ("upstairs", ""),
+        (7, ""),
+        (SimpleNamespace(type=int), ""),
+    ],
+)
+def test_handlers_say_where_their_model_is(device, name):
+    assert LoadedHandler(None, None, SimpleNamespace(device=device), built_in=False).device == name
+    assert LoadedHandler(None, None, None, built_in=False).device == ""

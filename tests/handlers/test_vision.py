@@ -13,12 +13,12 @@ from tests.handlers.parts import network
 from torchvision.transforms import functional
 
 from modelserver.engine.wire.messages import INSTANCE, Load, Predict, Row
-from modelserver.engine.worker.metrics import HandlerMetrics
 from modelserver.engine.worker.service import Service
 from modelserver_handlers.errors import PredictionException
 from modelserver_handlers.handler_options import VisionOptions
 from modelserver_handlers.image_classifier import ImageClassifier, classic_processing
 from modelserver_handlers.image_segmenter import ImageSegmenter
+from modelserver_handlers.metrics.collected import HandlerMetrics
 from modelserver_handlers.networks.device import choose_device
 from modelserver_handlers.object_detector import ObjectDetector
 from modelserver_handlers.vision import VisionHandler, start_decoders

@@ -7,9 +7,9 @@ from typing import Any
 from modelserver.engine.wire.frames import FrameReader, encode, to_server_decoder
 from modelserver.engine.wire.messages import Load, Ping, Predict, Row, ToServer
 from modelserver.engine.worker.channel import ServerChannel
-from modelserver.engine.worker.metrics import HandlerMetrics
 from modelserver.engine.worker.service import Service
 from modelserver_handlers.context import Context
+from modelserver_handlers.metrics.collected import HandlerMetrics
 
 
 def service_of(entry, batch_size=8, **load) -> Service:

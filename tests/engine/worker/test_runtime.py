@@ -1,5 +1,4 @@
 import asyncio
-import json
 import subprocess
 import sys
 from types import ModuleType, SimpleNamespace
@@ -24,16 +23,12 @@ from modelserver.engine.wire.messages import (
 )
 from modelserver.engine.worker.runtime import (
     check_device,
-    device_of,
     import_service,
-    is_permanent,
-    read_config,
-    read_manifest,
     run_fast_loop,
     serve,
 )
 from modelserver_handlers.answers import OCTETS
-from modelserver_handlers.errors import GpuNotUsable, ModelLoadError
+from modelserver_handlers.errors import GpuNotUsable
 from modelserver_handlers.loader import HandlerNotUsable
 
 
@@ -77,34 +72,6 @@ def test_messages_are_served_until_a_stop(model_dir):
     assert bodies == [b"aone", b"bbtwo"]
     assert [m.request_id for m in result.metrics] == ["one,two"]
     assert result.handler_time > 0.0
-
-
-def test_manifest_may_be_missing(tmp_path):
-    assert read_manifest(tmp_path) is None
-    (tmp_path / "MAR-INF").mkdir()
-    (tmp_path / "MAR-INF" / "MANIFEST.json").write_text("{")
-    with pytest.raises(json.JSONDecodeError):
-        read_manifest(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("text", "config"), [("a: {b: [1]}\n", {"a": {"b": [1]}}), ("", {}), ("- 1\n", {}), ("text", {})]
-)
-def test_config_is_a_mapping_or_empty(tmp_path, text, config):
-    (tmp_path / "c.yaml").write_text(text)
-
-    assert read_config(tmp_path, "c.yaml") == config
-    assert read_config(tmp_path, "") == {}
-
-
-def test_config_is_read_by_the_safe_loader(tmp_path):
-    """A tag that would make an object is an error (F60)."""
-    import yaml
-
-    (tmp_path / "c.yaml").write_text("a: !!python/object/apply:os.getcwd []\n")
-
-    with pytest.raises(yaml.YAMLError):
-        read_config(tmp_path, "c.yaml")
 
 
 @pytest.mark.parametrize("mode", [CONTINUOUS, ASYNC])
@@ -250,42 +217,15 @@ def test_workers_import_little():
     assert not {"asyncio", "importlib.metadata", "numpy", "torch", "yaml"} & set(run.stdout.split())
 
 
-def test_mistakes_are_not_tried_again():
-    import yaml
-
-    mistakes = (yaml.YAMLError, SyntaxError, TypeError, NameError, AttributeError, ImportError)
-    assert [error for error in mistakes if not is_permanent(error("no"))] == []
-    assert not is_permanent(OSError("no"))
-    assert not is_permanent(GpuNotUsable("no"))
-    assert is_permanent(ModelLoadError("no weights"))
-
-
-@pytest.mark.parametrize(
-    ("device", "name"),
-    [
-        ("cpu", "cpu"),
-        ("cuda:1", "cuda:1"),
-        (SimpleNamespace(type="cuda"), "namespace(type='cuda')"),
-        (None, ""),
-        ("upstairs", ""),
-        (7, ""),
-        (SimpleNamespace(type=int), ""),
-    ],
-)
-def test_handlers_say_where_their_model_is(device, name):
-    assert device_of(SimpleNamespace(device=device)) == name
-    assert device_of(None) == ""
-
-
 def test_a_model_must_be_on_the_gpu_if_one_is_required():
     load = Load("m", "1.0", "/", "h.py", 4, gpu_id=1, gpu_required=True)
-    on_cpu, on_gpu = SimpleNamespace(device="cpu"), SimpleNamespace(device="cuda:1")
+    on_cpu, on_gpu, unknown = (SimpleNamespace(device=device) for device in ("cpu", "cuda:1", ""))
 
     with pytest.raises(GpuNotUsable, match=r"GPU 1 was assigned .* deviceType: cpu in model-config.yaml"):
         check_device(on_cpu, load)
     for handler, fine in (
         (on_gpu, load),
-        (None, load),
+        (unknown, load),
         (on_cpu, msgspec.structs.replace(load, gpu_required=False)),
         (on_cpu, msgspec.structs.replace(load, gpu_id=None)),
     ):

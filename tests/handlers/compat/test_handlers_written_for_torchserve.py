@@ -10,10 +10,10 @@ import pytest
 import torch
 from tests.handlers.parts import network
 
-from modelserver.engine.worker.metrics import HandlerMetrics
 from modelserver_handlers.compat import PATH
 from modelserver_handlers.context import BatchState, Context
 from modelserver_handlers.loader import load_handler
+from modelserver_handlers.metrics.collected import HandlerMetrics
 
 _numbers = itertools.count()
 

@@ -35,7 +35,7 @@ def can_prefetch(handler: LoadedHandler) -> bool:
     """
     cls = type(handler.instance)
     promised = cls.__dict__.get("pipelined", False) and hasattr(cls, "_ms_complete")
-    return bool(promised) and str(getattr(handler.instance, "device", None)) != "cpu"
+    return bool(promised) and handler.device != "cpu"
 
 
 @dataclass(slots=True)

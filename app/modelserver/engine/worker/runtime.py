@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import inspect
-import json
 import logging
 import os
 import signal
@@ -15,7 +14,6 @@ import threading
 import time
 from collections.abc import Coroutine, Iterator, Sequence
 from pathlib import Path
-from pickle import UnpicklingError
 from types import FrameType
 from typing import Any
 
@@ -40,7 +38,6 @@ from modelserver.engine.wire.messages import (
 )
 from modelserver.engine.worker.channel import Dial, ServerChannel
 from modelserver.engine.worker.continuous import ContinuousBatch
-from modelserver.engine.worker.metrics import HandlerMetrics
 from modelserver.engine.worker.parent import die_with
 from modelserver.engine.worker.pipeline import Pipeline, can_prefetch
 from modelserver.engine.worker.service import Service, leave_if_broken, timed
@@ -50,11 +47,19 @@ from modelserver_handlers.compat import offer_ts_names
 from modelserver_handlers.context import BatchState, Context
 from modelserver_handlers.current_device import enter_thread
 from modelserver_handlers.envelopes import ENVELOPES, TAKES_INSTANCES
-from modelserver_handlers.errors import GpuNotUsable, LoadAgain, ModelLoadError
-from modelserver_handlers.failures import explain_failure, print_failure
+from modelserver_handlers.errors import GpuNotUsable, LoadAgain
+from modelserver_handlers.failures import explain_failure, is_permanent, print_failure
 from modelserver_handlers.hints import hint_for
-from modelserver_handlers.loader import Entry, HandlerNotUsable, LoadedHandler, load_handler
+from modelserver_handlers.loader import (
+    Entry,
+    HandlerNotUsable,
+    LoadedHandler,
+    load_handler,
+    read_config,
+    read_manifest,
+)
 from modelserver_handlers.metrics.cache import send_emissions_to
+from modelserver_handlers.metrics.collected import HandlerMetrics
 
 # A worker process of a rank above 0, which computes what rank 0 computes, but does not send answers.
 
@@ -84,30 +89,6 @@ def excused(entry: Entry) -> Entry:
         return answers if complete else [b""] * len(data)
 
     return enter
-
-
-# Retrying cannot help with these, nor with yaml.YAMLError.
-_PERMANENT = (
-    HandlerNotUsable,
-    ModelLoadError,
-    ImportError,
-    SyntaxError,
-    FileNotFoundError,
-    AttributeError,
-    NameError,
-    TypeError,
-    UnpicklingError,
-)
-_DEVICES = ("cpu", "cuda", "xpu", "mps")
-
-
-def is_permanent(error: Exception) -> bool:
-    """Whether loading again cannot help."""
-    # An error of yaml's can only come where yaml has been imported.
-    yaml = sys.modules.get("yaml")
-    if isinstance(error, GpuNotUsable):
-        return False
-    return isinstance(error, _PERMANENT) or (yaml is not None and isinstance(error, yaml.YAMLError))
 
 
 def main() -> None:
@@ -185,12 +166,12 @@ def _answer(channel: ServerChannel) -> None:
         return
     with _reported(load, channel):
         handler, service = import_service(load)
-    if concurrency_of(handler.instance):
+    if handler.concurrency:
         run_fast_loop(_run_calls(load, channel, started, (handler, service)))
         return
     with _reported(load, channel):
         handler.initialize(service.context)
-        check_device(handler.instance, load)
+        check_device(handler, load)
     if load.rank:
         service.entry = excused(service.entry)
     loaded = _loaded(handler, load, service.context, started)
@@ -238,7 +219,7 @@ async def _run_calls(
             await initialised
         # It may have loaded its model in another thread.
         enter_thread()
-        check_device(handler.instance, load)
+        check_device(handler, load)
     # The model lives as long as the process: it is not searched for garbage again and again.
     gc.collect()
     gc.freeze()
@@ -275,28 +256,16 @@ def _loaded(handler: LoadedHandler, load: Load, context: Context, started: float
         pipelined,
         context._ms_precision,
         annotations_of(instance),
-        device_of(instance),
-        concurrency_of(instance),
+        handler.device,
+        handler.concurrency,
         getattr(instance, "_ms_endpoints", {}),
         tuple(getattr(instance, "_ms_adapters", ())),
     )
 
 
-def concurrency_of(instance: Any) -> int:
-    """How many requests the handler processes at a time, each with a call of its own; 0: batches."""
-    return int(getattr(instance, "_ms_concurrency", 0))
-
-
-def device_of(instance: Any) -> str:
-    """Where the handler says in its attribute ``device`` that its model is; empty if it says nothing."""
-    device = getattr(instance, "device", None)
-    kind = getattr(device, "type", device)
-    return str(device) if isinstance(kind, str) and kind.partition(":")[0] in _DEVICES else ""
-
-
-def check_device(instance: Any, load: Load) -> None:
+def check_device(handler: LoadedHandler, load: Load) -> None:
     """Raises GpuNotUsable for a model that must be on its GPU and is on the CPU."""
-    if load.gpu_required and load.gpu_id is not None and device_of(instance) == "cpu":
+    if load.gpu_required and load.gpu_id is not None and handler.device == "cpu":
         raise GpuNotUsable(
             f"GPU {load.gpu_id} was assigned (require_gpu=true), and the handler computes on the CPU;"
             " deviceType: cpu in model-config.yaml keeps a model off the GPUs"
@@ -377,24 +346,3 @@ def import_service(load: Load) -> tuple[LoadedHandler, Service]:
     service.method = getattr(handler.instance, "_ms_answering", service.method)
     service.lists = bool(getattr(handler.instance, "_ms_lists", False)) and not load.envelope
     return handler, service
-
-
-def read_manifest(model_dir: Path) -> dict[str, Any] | None:
-    """The archive's own manifest, without overrides of the registration."""
-    path = model_dir / "MAR-INF" / "MANIFEST.json"
-    if not path.is_file():
-        return None
-    manifest: dict[str, Any] = json.loads(path.read_bytes())
-    return manifest
-
-
-def read_config(model_dir: Path, name: str) -> dict[str, Any]:
-    """The archive's whole model-config.yaml, for handlers."""
-    if not name:
-        return {}
-    import yaml  # noqa: PLC0415 - a tenth of what workers without such a file would import
-
-    # As the server, which has checked the file: libyaml where it is.
-    loader = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
-    config = yaml.load((model_dir / name).read_text("utf-8"), loader)  # noqa: S506 - both are safe
-    return config if isinstance(config, dict) else {}

@@ -41,7 +41,6 @@ from modelserver.engine.wire.messages import (
 )
 from modelserver.engine.worker import tracing
 from modelserver.engine.worker.channel import ServerChannel
-from modelserver.engine.worker.metrics import HandlerMetrics
 from modelserver.engine.worker.rows.classes import Labels, NotClassifiable
 from modelserver.engine.worker.rows.rows import Decoded, decode_row, request_headers, request_parameters
 from modelserver.engine.worker.rows.tensor_rows import EmptyInput, UnknownOutput, decode_rows, encode_output
@@ -64,6 +63,7 @@ from modelserver_handlers.context import BatchState, Context, RequestProcessor
 from modelserver_handlers.failures import explain_failure, in_short, print_failure
 from modelserver_handlers.hints import OUTPUTS, hint_for
 from modelserver_handlers.loader import Entry
+from modelserver_handlers.metrics.collected import HandlerMetrics
 from modelserver_handlers.streaming import ClientsGone
 from modelserver_handlers.tensor_rows import TensorRows
 

@@ -6,7 +6,7 @@ import pytest
 
 from modelserver.engine.wire.frames import FrameReader, encode, to_server_decoder
 from modelserver.engine.wire.messages import Measurement, Result
-from modelserver.engine.worker.metrics import HandlerMetrics
+from modelserver_handlers.metrics.collected import HandlerMetrics
 
 DEFAULTS = [("ModelName", "m"), ("Level", "Model")]
 
