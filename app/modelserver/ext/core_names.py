@@ -20,7 +20,7 @@ NAMES: Final[Mapping[str, str]] = {
     "engine.pools.worker": "Worker",
     "engine.telemetry.access": "AccessLog",
     "engine.telemetry.gpus": "Gpus",
-    "engine.telemetry.logs": "log_level set_log_level",
+    "engine.telemetry.logs": "log_level",
     "engine.telemetry.metrics": "ServerMetrics",
     "engine.telemetry.stalls": "loop_watch",
     "engine.telemetry.system": "SystemMonitor worker_memory",

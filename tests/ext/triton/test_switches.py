@@ -1,6 +1,6 @@
 import pytest
 
-from modelserver.engine.telemetry.logs import log_level, set_log_level
+from modelserver.engine.telemetry.logs import log_level
 from modelserver.errors import BadRequest
 from modelserver.ext.triton.switches import (
     change_log_settings,
@@ -13,9 +13,9 @@ from modelserver.ext.triton.switches import (
 @pytest.fixture(autouse=True)
 def _level():
     before = log_level()
-    set_log_level("info")
+    log_level("info")
     yield
-    set_log_level(before)
+    log_level(before)
 
 
 @pytest.mark.parametrize(

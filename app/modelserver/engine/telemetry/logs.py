@@ -247,16 +247,17 @@ def setup_logging(
     return Logs(stamped=not as_json, handlers=tuple(attached), writer=writer)
 
 
-def log_level() -> str:
-    """The level of the server's own messages, one of ``LEVELS``."""
-    level = logging.getLogger(SERVER_LOGGER).getEffectiveLevel()
+def log_level(change: str = "") -> str:
+    """The level of the server's own messages, one of ``LEVELS``, which may change it first.
+
+    It changes at once, but not for access log, metrics and the output of workers.
+    """
+    logger = logging.getLogger(SERVER_LOGGER)
+    if change:
+        logger.setLevel(LEVELS[change])
+        _log.log(max(logging.INFO, LEVELS[change]), "The log level is now %s", change)
+    level = logger.getEffectiveLevel()
     return next((name for name in reversed(LEVELS) if level >= LEVELS[name]), "debug")
-
-
-def set_log_level(name: str) -> None:
-    """Changes that level at once, except for access log, metrics and the output of workers."""
-    logging.getLogger(SERVER_LOGGER).setLevel(LEVELS[name])
-    _log.log(max(logging.INFO, LEVELS[name]), "The log level is now %s", name)
 
 
 def _handlers(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from modelserver.engine.telemetry.logs import log_level, set_log_level
+from modelserver.engine.telemetry.logs import log_level
 from modelserver.errors import BadRequest
 
 _FIXED = {"log_file": "", "log_format": "default", "log_error": True}
@@ -63,5 +63,5 @@ def change_log_settings(changes: Mapping[str, Any]) -> dict[str, Any]:
     levels = (settings[_VERBOSE] > 0, settings["log_info"], settings["log_warning"], True)
     if list(levels) != sorted(levels):
         raise BadRequest("log_verbose_level needs log_info, and log_info needs log_warning")
-    set_log_level(("debug", "info", "warn", "error")[levels.index(True)])
+    log_level(("debug", "info", "warn", "error")[levels.index(True)])
     return log_settings()

@@ -9,7 +9,7 @@ from typing import Any
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations at run time
 from starlette.responses import JSONResponse, Response
 
-from modelserver.engine.telemetry.logs import LEVELS, log_level, set_log_level
+from modelserver.engine.telemetry.logs import LEVELS, log_level
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.telemetry.prometheus import CONTENT_TYPE
 from modelserver.errors import BadRequest, ConfigError, InternalError, ResourceNotFound, ServiceUnavailable
@@ -166,8 +166,7 @@ def add_logging_level(app: Application) -> None:
         level = (Parameters.of_query(request).text("level") or "").lower()
         if level not in LEVELS:
             raise BadRequest(f"level={level[:40]}: one of {', '.join(LEVELS)} is needed")
-        set_log_level(level)
-        return await show()
+        return Response(pretty({"level": log_level(level)}), media_type=JSON)
 
     add, about = app.section("Management"), "Change how much the server logs."
     add(show, "get /logging", "getLogLevel", "How much the server logs.", models.LogLevel)
