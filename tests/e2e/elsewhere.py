@@ -115,7 +115,7 @@ def store_beside(model_store: Path, folder: Path) -> Path:
 
 def _children(process: psutil.Process) -> list[psutil.Process]:
     with contextlib.suppress(psutil.Error):
-        return [p for p in process.children() if "modelserver.ext.cluster.node.agent" in command_of(p)]
+        return [p for p in process.children() if "modelserver.ext.cluster.node.worker" in command_of(p)]
     return []
 
 

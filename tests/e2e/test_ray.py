@@ -291,6 +291,6 @@ def worker_pids(nodes):
     pids = []
     for process in nodes.processes():
         with suppress(psutil.Error):
-            if "modelserver.ext.cluster.node.agent" in process.cmdline():
+            if "modelserver.ext.cluster.node.worker" in process.cmdline():
                 pids.append(process.pid)
     return pids
