@@ -1,10 +1,10 @@
 import fcntl
 import os
+import stat
 from unittest.mock import Mock
 
 import pytest
 
-from modelserver.engine import file_locks
 from modelserver.engine.file_locks import open_locked, replace_file
 
 
@@ -37,7 +37,11 @@ def test_nothing_is_left_of_a_failure(tmp_path, monkeypatch):
 
 
 def test_folders_that_cannot_be_synced(tmp_path, monkeypatch):
-    monkeypatch.setattr(file_locks, "sync", Mock(side_effect=OSError(22, "Invalid argument")))
+    def refuse_folders(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(os, "fsync", refuse_folders)
     replace_file(tmp_path / "file", b"after", synced=True)
 
     assert (tmp_path / "file").read_bytes() == b"after"

@@ -1,6 +1,5 @@
 from types import SimpleNamespace
 
-from modelserver.engine.pools.spec import WorkerState
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.ext.cluster.meters import show_nodes
 
@@ -8,7 +7,7 @@ from modelserver.ext.cluster.meters import show_nodes
 def test_a_machine_has_series_while_it_has_workers():
     metrics = ServerMetrics()
     process = SimpleNamespace(node=SimpleNamespace(name="a", resident=5))
-    worker = SimpleNamespace(state=WorkerState.READY, node=process.node)
+    worker = SimpleNamespace(is_ready=True, node=process.node)
     pool = SimpleNamespace(workers=[worker, worker, SimpleNamespace(node=None)])
     model = SimpleNamespace(name="m", version="1", metrics=metrics.model("m", "1"), pool=pool)
     show_nodes(metrics, SimpleNamespace(versions=lambda: [model]))

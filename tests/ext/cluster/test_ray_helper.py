@@ -361,6 +361,6 @@ def test_process_ends_with_its_server(tmp_path):
 
     assert process.returncode == 0
 
-    with start(tmp_path, "", pid=1) as process:
-        process.communicate(timeout=60)
-    assert process.returncode == 1
+    with start(tmp_path, "import time\ntime.sleep(600)", pid=1) as process:
+        process.wait(timeout=60)
+    assert process.returncode == 0

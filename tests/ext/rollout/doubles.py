@@ -5,7 +5,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from modelserver.engine.batching.request import Request
-from modelserver.engine.pools.spec import WorkerState
 from modelserver.engine.wire.messages import Answer, Row
 from modelserver.errors import ServiceUnavailable
 
@@ -14,7 +13,7 @@ class Pool:
     """Keeps what it is given until the test answers it."""
 
     def __init__(self, workers: int = 1, batch_size: int = 8) -> None:
-        self.workers: list[Any] = [SimpleNamespace(state=WorkerState.READY) for _ in range(workers)]
+        self.workers: list[Any] = [SimpleNamespace(is_ready=True) for _ in range(workers)]
         self.queue = SimpleNamespace(requests=0, batch_size=batch_size)
         self.admission = SimpleNamespace(closing=False)
         self.affinity = None
@@ -23,7 +22,7 @@ class Pool:
 
     @property
     def ready(self) -> bool:
-        return any(worker.state is WorkerState.READY for worker in self.workers)
+        return any(worker.is_ready for worker in self.workers)
 
     def submit(self, request: Request) -> None:
         if self.refuses:
@@ -33,7 +32,7 @@ class Pool:
 
     def fail_workers(self) -> None:
         for worker in self.workers:
-            worker.state = WorkerState.FAILED
+            worker.is_ready = False
 
     def answer(self, *contents: bytes, status: int = 200) -> None:
         request = self.submitted.popleft()

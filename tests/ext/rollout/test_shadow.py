@@ -146,12 +146,11 @@ async def test_a_busy_loop_keeps_only_what_it_can_send_next(primary, pool):
 
 async def test_a_dead_shadow_gets_nothing(pool):
     shadow = shadow_of(pool)
-    states = [worker.state for worker in pool.workers]
     pool.fail_workers()
     await copy(shadow, answered())
     assert (len(pool.submitted), outcomes(shadow)) == (0, {"not_ready": 1})
 
-    pool.workers[0].state = states[0]
+    pool.workers[0].is_ready = True
     pool.refuses = True
     await copy(shadow, answered())
     assert outcomes(shadow) == {"not_ready": 1, "refused": 1}

@@ -6,7 +6,6 @@ import pytest
 from tests.ext.rollout.doubles import Version, request
 from tests.waiting import until
 
-from modelserver.engine.pools.spec import WorkerState
 from modelserver.engine.wire.messages import Answer
 from modelserver.errors import WorkerDied
 from modelserver.ext.rollout import traffic as traffics
@@ -87,7 +86,7 @@ async def test_versions_that_are_not_ready_get_nothing(direct, versions, monkeyp
     assert (traffic.effective, traffic.ready) == ({"1.0": 0, "2.0": 0}, False)
 
     for version in versions.values():
-        version.pool.workers[0].state = WorkerState.READY
+        version.pool.workers[0].is_ready = True
     await until(lambda: traffic.ready)
     assert len(chosen(traffic)) == 2
 

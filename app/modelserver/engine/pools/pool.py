@@ -181,7 +181,7 @@ class Pool:
         """Whether any worker is loaded, or is or would be loaded for a request."""
         demand = self.crew.on_demand
         loads = demand is not None and demand.refusal is None and not self.admission.closing
-        return loads or any(worker.state is WorkerState.READY for worker in self.workers)
+        return loads or any(worker.is_ready for worker in self.workers)
 
     @property
     def failing(self) -> bool:

@@ -170,6 +170,16 @@ class Worker:
         return self.state is not WorkerState.FAILED and self.failures.loads < MANY_LOAD_FAILURES
 
     @property
+    def is_ready(self) -> bool:
+        """Whether it has loaded its model, and serves."""
+        return self.state is WorkerState.READY
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether it waits for a process, or for that to load the model."""
+        return self.state is WorkerState.LOADING
+
+    @property
     def idle(self) -> bool:
         """Whether a batch sent now would run immediately."""
         return self.state is WorkerState.READY and not self.flights.in_flight

@@ -26,7 +26,6 @@ from typing import Any, cast
 from weakref import WeakKeyDictionary, WeakSet
 
 from modelserver.engine.pools.pool import Pool
-from modelserver.engine.pools.spec import WorkerState
 from modelserver.engine.pools.worker import Worker
 from modelserver.engine.telemetry.gpus import Gpus
 from modelserver.engine.telemetry.system import worker_memory
@@ -225,15 +224,9 @@ def _scaling_of(pool: Pool) -> PoolScaling | None:
 
 def sample_of(pool: Pool, now: float) -> Sample:
     """A sample of a pool, without its room."""
-    ready = loading = failed = 0
-    busy, free, oldest = 0.0, False, pool.queue.oldest()
+    states, busy, free, oldest = pool.statistics(), 0.0, False, pool.queue.oldest()
     for worker in pool.workers:
-        if worker.state is WorkerState.FAILED:
-            failed += 1
-        elif worker.state is not WorkerState.READY:
-            loading += 1
-        else:
-            ready += 1
+        if worker.is_ready:
             batches = worker.flights.in_flight
             if concurrency := worker.flights.concurrency:
                 busy += len(batches) / concurrency
@@ -244,7 +237,9 @@ def sample_of(pool: Pool, now: float) -> Sample:
                 # Batches after the first wait at the worker instead of in the queue.
                 if len(batches) > 1:
                     oldest = min(oldest, batches[1].parcels[0].request.arrived)
-    return Sample(now, _wait(pool, now, oldest, free=free), busy, ready, loading, failed)
+    loading = len(pool.workers) - states.ready - states.failed
+    wait = _wait(pool, now, oldest, free=free)
+    return Sample(now, wait, busy, states.ready, loading, states.failed)
 
 
 def _wait(pool: Pool, now: float, oldest: float, *, free: bool) -> float:

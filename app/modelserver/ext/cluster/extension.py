@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import socket
 import subprocess
 import sys
@@ -88,7 +87,7 @@ class ProcessPlacer:
         return placement
 
     async def _start(self, invitation: str, node: str) -> asyncio.subprocess.Process:
-        command = [sys.executable, "-m", "modelserver.ext.cluster.node", node, str(os.getpid())]
+        command = [sys.executable, "-m", "modelserver.ext.cluster.node", node]
         try:
             process = await asyncio.create_subprocess_exec(
                 *command,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from modelserver.engine.pools.spec import WorkerState
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.models.registry import Registry
 
@@ -24,7 +23,7 @@ def show_nodes(metrics: ServerMetrics, registry: Registry) -> None:
                 continue
             for worker in model.pool.workers:
                 node = worker.node
-                if node is not None and worker.state is WorkerState.READY:
+                if node is not None and worker.is_ready:
                     values = model.name, model.version, node.name
                     count.labels(*values).add()
                     resident.labels(*values).add(node.resident)

@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from typing import IO, Any, TypeAlias
 
 import modelserver
-from modelserver.engine.worker.parent import die_with
 from modelserver.ext.cluster import ray_messages as messages
 from modelserver.ext.cluster.ray_joining import NAMESPACE, Unusable, join, one_line
 
@@ -400,6 +399,13 @@ def watch_ray(address: str, places: ActorPlaces, report: Callable[[messages.From
         time.sleep(_LOOKS)
 
 
+def end_with(server_pid: int) -> None:
+    """Ends this process once its parent is gone, whose end of the input a process may have inherited."""
+    while os.getppid() == server_pid:
+        time.sleep(_LOOKS)
+    os._exit(0)
+
+
 def _left_behind() -> messages.ClusterRefused:
     """Asks the server for another helper."""
     return messages.ClusterRefused("the cluster was started anew, and has to be joined again")
@@ -427,7 +433,7 @@ def unreachable(address: str) -> str:
 def main() -> None:
     """The process."""
     address, server_pid = sys.argv[1], int(sys.argv[2])
-    die_with(server_pid)
+    threading.Thread(target=end_with, args=(server_pid,), daemon=True).start()
     # uvloop leaves open what the server has, even the other end of this process's input, which would not end.
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     # A duplicate, as Ray and what it starts print on standard output.

@@ -18,7 +18,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from modelserver.engine.pools.spec import WorkerState
 from modelserver.engine.pools.worker import Worker
 from modelserver.engine.telemetry.gpus import Gpus
 from modelserver.errors import ModelServerError, ServiceUnavailable
@@ -429,7 +428,7 @@ def make_keeper(host: Host) -> Keeper:
 
 def _may_serve(worker: Worker) -> bool:
     """Whether requests may wait for it, also while its first process has no machine of a cluster yet."""
-    return worker.may_serve or (worker.state is WorkerState.LOADING and not worker.failures.loads)
+    return worker.may_serve or (worker.is_loading and not worker.failures.loads)
 
 
 def _named(resident: Resident) -> tuple[str, str]:

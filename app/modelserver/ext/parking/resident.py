@@ -11,7 +11,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
-from modelserver.engine.pools.spec import WorkerState
 from modelserver.engine.pools.worker import Worker
 from modelserver.errors import Conflict, DeadlineExceeded, InternalError, ModelServerError, ServiceUnavailable
 from modelserver.ext.parking.needs import Need
@@ -190,7 +189,7 @@ class Resident:
     def state(self) -> str:
         """One word."""
         if self.pool.workers:
-            is_loaded = any(worker.state is WorkerState.READY for worker in self.pool.workers)
+            is_loaded = any(worker.is_ready for worker in self.pool.workers)
             return "loaded" if is_loaded else "loading"
         if self.refusal is not None:
             return "failed"

@@ -25,7 +25,6 @@ from typing import Any, NamedTuple, Protocol, cast
 from modelserver.engine.batching.request import Request
 from modelserver.engine.ids import accept_request_id
 from modelserver.engine.pools.pool import Pool
-from modelserver.engine.pools.spec import WorkerState
 from modelserver.engine.wire.messages import Answer, Row
 from modelserver.errors import ModelServerError
 from modelserver.ext.rollout.compare import Pair, difference
@@ -254,7 +253,7 @@ class Shadow:
         self._timer = None
         pool = self.version.pool
         while self._waiting:
-            ready = sum(worker.state is WorkerState.READY for worker in pool.workers)
+            ready = sum(worker.is_ready for worker in pool.workers)
             if not ready:
                 self.drop("not_ready")
             elif self._running >= ready or pool.queue.requests or not self._spare.left():

@@ -18,7 +18,6 @@ import msgspec
 
 from modelserver.engine.batching.request import Request
 from modelserver.engine.pools.pool import Pool
-from modelserver.engine.pools.spec import WorkerState
 from modelserver.errors import BadRequest
 from modelserver.ext.rollout.judging import Judge
 from modelserver.ext.rollout.plan import Plan, check, pair_of, renamed, tidy, without
@@ -96,7 +95,6 @@ _log = logging.getLogger("modelserver.rollout")
 EVERY = 0.25
 
 V = TypeVar("V", bound=Version)
-_READY = WorkerState.READY
 
 
 @dataclass(slots=True)
@@ -156,7 +154,7 @@ class ModelTraffic(Generic[V]):
                 break
         if self._verifies:
             for worker in version.pool.workers:
-                if worker.state is _READY:
+                if worker.is_ready:
                     break
             else:
                 # One that is parked is ready without workers.
