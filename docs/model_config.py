@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from docs.configuration import table_cell
 
 from modelserver.engine.pools.ranks import FAILED_GRACE
+from modelserver.ext.packages.environments import INSTALL_LIMIT
 from modelserver.models.environments.environment_store import LIMIT as STORE_LIMIT
-from modelserver.models.environments.environments import INSTALL_LIMIT
 from modelserver.models.options.resolve import ModelOptions
 from modelserver.models.options.table import CONFIG_KEYS, FURTHER
 from modelserver.models.options.yaml_file import MAX_PROCESSES

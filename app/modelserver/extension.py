@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from modelserver.models.archives.single_file import LayOut, MakeNetwork
     from modelserver.models.archives.store import Download, ObjectStores
     from modelserver.models.builder import MakeAffinity
+    from modelserver.models.environments.packages import Install
     from modelserver.models.options.resolve import Registration
     from modelserver.models.registry import Registry
     from modelserver.models.settings.address import Address
@@ -185,6 +186,10 @@ class Host:
         """Archives may come from object stores, and from http(s) URLs."""
         store = self.registry.builder.store
         store.remote, store.download = stores, download
+
+    def install(self, install: Install, module: str) -> None:
+        """``install`` installs packages that models need; on other machines, ``module`` has what does."""
+        self.registry.builder.install, self.registry.builder.installer = install, module
 
     def route(self, router: Router) -> None:
         """``router`` divides the requests for a model that name no version among its versions."""

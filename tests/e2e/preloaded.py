@@ -26,9 +26,10 @@ from tests.e2e import forked_helpers, spawners
 
 # This includes modules that a server imports only while it starts or, like gRPC, if they are on.
 _ROOMS = "run.server run.listeners surface.api.app engine.telemetry.logs"
-_EXTENSIONS = (
-    "autoscaling collector console docs events files forking grpc openai parking paths snapshots workflows"
-)
+_EXTENSIONS = """
+    autoscaling collector console docs events files forking grpc openai packages parking paths snapshots
+    workflows
+"""
 _OF_EXTENSIONS = """
     docs.page events.routes files.layout grpc.server openai.routes parking.routes recording.routes
     repository.routes repository.rpcs rollout.routes snapshots.extension triton.routes triton.rpcs

@@ -36,7 +36,8 @@ ALL_OFF = {
 }
 WITHOUT_SETTINGS = {"docs", "events", "files", "stores", "paths", "repository"}
 # On with any settings: what they need is imported when it is used.
-ALWAYS = WITHOUT_SETTINGS | {"sequences", "autoscaling", "parking", "rollout", "snapshots", "workflows"}
+_OF_MODELS = {"autoscaling", "packages", "parking", "rollout", "sequences"}
+ALWAYS = WITHOUT_SETTINGS | _OF_MODELS | {"snapshots", "workflows"}
 # Settings that turn each on, besides its defaults.
 ON = {
     **{name: {} for name in ALWAYS},
@@ -77,6 +78,7 @@ ANY_VALUE = {
     "tls": "keystore_pass",
     "openai": "openai_api",
     "recording": "allow_recording",
+    "packages": "install_py_dep_per_model",
     "sequences": "ts_header_key_sequence_id",
     "snapshots": "standby",
     "triton": "ts_open_inference_protocol",
@@ -123,6 +125,7 @@ class _Registry:
         self.affinities: dict[str, Any] = {}
         self.follows: list[Any] = []
         self.store = SimpleNamespace(remote=None)
+        self.installer = ""
 
 
 def test_table_and_contract_have_the_same_extensions():
@@ -145,13 +148,15 @@ def test_extension_that_is_off_is_not_imported():
         "from modelserver.ext import EXTENSIONS\n"
         "from modelserver.extension import open_extensions\n"
         "from modelserver.models.settings.settings import Settings\n"
+        "from pathlib import Path\n"
         "from types import SimpleNamespace\n"
         f"settings = Settings(**json.loads('{json.dumps(ALL_OFF)}'))\n"
         "nothing = lambda *_, **__: None\n"
-        "added = ('fetch', 'pool', 'prepare', 'run', 'routes', 'answer', 'settle', 'rpc')\n"
+        "added = ('fetch', 'pool', 'prepare', 'install', 'run', 'routes', 'answer', 'settle', 'rpc')\n"
         "host = SimpleNamespace(settings=settings, **dict.fromkeys(added, nothing))\n"
         "host.route, host.services = nothing, SimpleNamespace(metrics=None, registry=None, settings=None)\n"
         "host.registry = host.snapshots = host.key_file = None\n"
+        "host.workdir = Path()\n"
         "asyncio.run(open_extensions(EXTENSIONS, host))\n"
         "print(json.dumps([name for name in sys.modules if name.startswith('modelserver.ext.')]))\n"
     )
@@ -179,7 +184,7 @@ async def test_it_opens_and_closes(name, make_host, tmp_path, monkeypatch):
         *(host.protocols, host.restores, host.settles, host.tasks),
         *(host.registry.builder.cluster, host.registry.builder.store.remote),
         *(host.registry.builder.affinities, host.registry.builder.follows),
-        *(host.certificate, host.spawner, host.lay_out, host.first),
+        *(host.certificate, host.spawner, host.lay_out, host.first, host.registry.installer),
     )
     assert len(extensions) == 1
     assert any(added)

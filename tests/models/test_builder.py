@@ -11,10 +11,12 @@ from modelserver.engine.demand import Demand
 from modelserver.engine.telemetry.gpus import gpus
 from modelserver.errors import BadRequest, InternalError, InvalidModel
 from modelserver.ext.cluster.launcher import Cluster
+from modelserver.ext.packages.extension import environments_of
 from modelserver.models.builder import Steps
 from modelserver.models.environments.environment_store import prune
 from modelserver.models.options.resolve import Registration
 from modelserver.models.settings.model_defaults import ModelDefaults
+from modelserver.models.settings.settings import Settings
 
 
 @pytest.fixture
@@ -35,10 +37,11 @@ async def prepare(store, tmp_path, shared_helpers):
 
     builders = []
 
-    async def compose(url="m", *, gpus=0, parameters=None, cluster=None, **settings):
+    async def compose(url="m", *, gpus=0, parameters=None, cluster=None, installs=True, **settings):
         builder = version_builder(tmp_path / "work", gpus, model_store=store, **settings)
         builders.append(builder)
         builder.cluster = cluster
+        builder.install = environments_of(Settings(), tmp_path / "work").provide if installs else None
         archive = await builder.open(Registration(url=url))
         return await builder.build(
             url, Registration(url=url, **(parameters or {})), archive, at_startup=False
@@ -287,6 +290,8 @@ async def test_model_gets_a_virtual_environment(prepare, store, tmp_path, monkey
     assert prune(environments, 0) == []
     model.archive.close()
     assert [str(place) for place in prune(environments, 0)] == [spec.python.removesuffix("/venv/bin/python")]
+    with pytest.raises(InvalidModel, match=r"^apart: this server installs no packages$"):
+        await prepare("apart", installs=False)
 
 
 def test_steps_of_a_download_are_reported():

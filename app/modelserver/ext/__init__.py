@@ -28,6 +28,7 @@ EXTENSIONS: Final[Mapping[str, ExtensionRow]] = {
     ),
     "repository": ExtensionRow("modelserver.ext.repository.extension", lambda _: True),
     "tls": ExtensionRow("modelserver.ext.tls.extension", lambda host: host.settings.uses_tls),
+    "packages": ExtensionRow("modelserver.ext.packages.extension", lambda _: True),
     "cluster": ExtensionRow(
         "modelserver.ext.cluster.extension", lambda host: host.settings.worker_launcher != "local"
     ),

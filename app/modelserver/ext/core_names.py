@@ -45,7 +45,7 @@ NAMES: Final[Mapping[str, str]] = {
     "models.archives.urls": "leaves_its_place scheme",
     "models.environments": "environment_store",
     "models.environments.cache_folder": "cache_folder",
-    "models.environments.environments": "Environments",
+    "models.environments.packages": "WorkerEnvironment",
     "models.options.resolve": "ModelOptions Registration",
     "models.options.table": "OPTIONS",
     "models.options.values": "excerpt",

@@ -46,8 +46,8 @@ from modelserver.models.archives.manifest import MANIFEST_PATH, Manifest
 from modelserver.models.archives.sources import locate, with_manifest
 from modelserver.models.archives.store import ModelStore
 from modelserver.models.archives.urls import UrlPolicy, scheme
-from modelserver.models.environments.environments import Environments, WorkerEnvironment
-from modelserver.models.options.resolve import ModelOptions, Registration, resolve_options
+from modelserver.models.environments.packages import Install, WorkerEnvironment
+from modelserver.models.options.resolve import ModelOptions, OptionResolver, Registration
 from modelserver.models.options.table import ModelConfig
 from modelserver.models.reading import Reader
 from modelserver.models.settings.settings import Settings
@@ -82,8 +82,9 @@ class VersionBuilder:
     ``sources`` says where each setting came from, ``workdir`` is a directory for unpacked archives,
     ``devices`` are the GPUs. ``cluster`` is set where there are other machines for workers, ``spawner`` where
     not each of them is a new Python process, ``affinities``, ``follows``, what gets each version before its
-    workers are started, and when its options have changed, and ``tracer``, the module that exports spans of
-    handlers, by extensions, which also add to ``reader`` and ``store``.
+    workers are started, and when its options have changed, ``tracer``, the module that exports spans of
+    handlers, and ``install``, what installs packages of models (on other machines, the module ``installer``
+    does), by extensions, which also add to ``reader`` and ``store``.
     """
 
     def __init__(
@@ -114,9 +115,10 @@ class VersionBuilder:
         self.follows: list[tuple[Follow, Follow]] = []
         self.reader = Reader(trusts_pickles=settings.trust_pickles)
         self.tracer = ""
+        self.install: Install | None = None
+        self.installer = ""
         self._ports = Ports(settings.initial_distribution_port)
         self._python = settings.python or sys.executable
-        self._environments = Environments(self._python, workdir / "environments", settings.blacklist_env_vars)
         self._next_id: Callable[[], int] = itertools.count(settings.initial_worker_port).__next__
 
     async def open(
@@ -292,17 +294,17 @@ class VersionBuilder:
     def _resolve(
         self, name: str, registration: Registration, archive: ModelArchive, *, at_startup: bool
     ) -> ModelOptions:
-        return resolve_options(
+        return OptionResolver(
             name,
             archive.manifest.model_version,
             registration,
             self._config(archive),
             self._settings,
+            sources=self.sources,
             at_startup=at_startup,
-            device_count=self._devices.count,
-            cpu_count=self._cpus,
-            setting_sources=self.sources,
-        )
+            devices=self._devices.count,
+            cpus=self._cpus,
+        ).resolve()
 
     def _pool(
         self, kind: type[AnyPool], spec: WorkerSpec, options: ModelOptions, metrics: ModelMetrics
@@ -367,12 +369,16 @@ class VersionBuilder:
             text = "%s %s: the archive's %s is not installed: install_py_dep_per_model=false"
             _log.warning(text, name, manifest.model_version, requirements)
             requirements = None
+        if requirements is None and not options.use_venv:
+            return WorkerEnvironment()
+        if self.install is None:
+            raise InvalidModel(f"{archive.url}: this server installs no packages")
         if self._demand(options) is not None:
             # Each machine makes its own.
             return WorkerEnvironment()
         model = name, manifest.model_version
         try:
-            environment = await self._environments.provide(
+            environment = await self.install(
                 model, archive.model_dir, requirements, venv=options.use_venv, tell=on_progress
             )
         except InvalidModel as error:
@@ -442,7 +448,7 @@ class VersionBuilder:
         if self.cluster is None or demand is None:
             return None
         requirements = archive.manifest.requirements_file if self._settings.install_py_dep_per_model else None
-        return self.cluster.launcher(demand, requirements or "", use_venv=options.use_venv)
+        return self.cluster.launcher(demand, (requirements or "", options.use_venv, self.installer))
 
     def _frame_limit(self, options: ModelOptions) -> int:
         return options.batch_size * (self._settings.max_response_size + _HEAD_ROOM) + _HEAD_ROOM

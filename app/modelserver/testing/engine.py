@@ -16,6 +16,7 @@ from modelserver.engine.workdir import work_directory
 from modelserver.ext.autoscaling.extension import Extension as Autoscaling
 from modelserver.ext.files.extension import lay_out, make_network
 from modelserver.ext.openai.codec import NAME, PATHS, OpenAI
+from modelserver.ext.packages.extension import environments_of
 from modelserver.ext.paths import own_paths
 from modelserver.ext.sequences.extension import make_affinity
 from modelserver.ext.stores.extension import Stores
@@ -81,6 +82,7 @@ async def engine(
         builder.store.remote = Stores()
         builder.reader.lay_out, builder.store.network = lay_out, make_network
         builder.affinities["sequences"] = make_affinity
+        builder.install = environments_of(settings, workdir).provide
         registry = Registry(builder, tells_names=settings.tells_names)
         paths = own_paths.OwnPaths(registry)
         scale = Autoscaling().follow

@@ -7,9 +7,8 @@ from modelserver.ext.cluster import messages as wire
 from modelserver.ext.cluster.greeting import invite
 
 _INVITATION = invite("h", 1, certificate="PEM", path="/p")
-_START = wire.Start(
-    ("m", "1"), None, "ab", 2, {"A": "é"}, "S.*", 3, "own.txt", True, _INVITATION, 5.0, {"B": b"yaml"}
-)
+_NEEDS = "own.txt", True, "pip"
+_START = wire.Start(("m", "1"), None, "ab", 2, {"A": "é"}, "S", 3, _NEEDS, _INVITATION, 5.0, {"B": b"yaml"})
 _TO_AGENT = [_START, wire.Alive(3), wire.Recall(4), wire.Kill(), wire.ArchiveTicket(_INVITATION)]
 _FROM_AGENT = [
     wire.Present("1", "3.11", "n", "h"),

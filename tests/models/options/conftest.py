@@ -1,6 +1,6 @@
-from modelserver.models.options.resolve import Registration, resolve_options
+from modelserver.models.options.resolve import CONFIG_FILE, DEFAULT, OptionResolver, Registration
 from modelserver.models.options.yaml_file import parse_model_config
-from modelserver.models.settings.settings import Settings
+from modelserver.models.settings.settings import KEYS, Settings
 
 
 def resolve(
@@ -15,15 +15,17 @@ def resolve(
     **settings,
 ):
     config, _ = parse_model_config(yaml)
-    models = {"noop": {"1.0": fallback}} if fallback else {}
-    return resolve_options(
+    settings.setdefault("models", {"noop": {"1.0": fallback}} if fallback else {})
+    changed, untouched = Settings(**settings), Settings()
+    set_ = [name for name in KEYS if getattr(changed, name) != getattr(untouched, name)]
+    return OptionResolver(
         "noop",
         "1.0",
         registration or Registration(),
         config if yaml else None,
-        Settings(models=models, **settings),
+        changed,
+        sources=sources or {**dict.fromkeys(KEYS, DEFAULT), **dict.fromkeys(set_, CONFIG_FILE)},
         at_startup=at_startup,
-        device_count=devices,
-        cpu_count=cpus,
-        setting_sources=sources,
-    )
+        devices=devices,
+        cpus=cpus,
+    ).resolve()

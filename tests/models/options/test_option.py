@@ -151,19 +151,12 @@ before, _, after = Path(spec.origin).read_text().partition(above)
 exec(compile(before + {row!r} + above + after, spec.origin, "exec"), table.__dict__)
 
 from docs.model_config import reference
+from tests.models.options.conftest import resolve
 from modelserver.models.changes import Change
-from modelserver.models.options.resolve import Registration, resolve_options
-from modelserver.models.options.yaml_file import parse_model_config
+from modelserver.models.options.resolve import Registration
 from modelserver.models.builder import _limits
-from modelserver.models.settings.settings import Settings
 from modelserver.ext.snapshots.document import parse_snapshot
 from modelserver.surface.api.describe import described
-
-def resolve(registration, text=""):
-    config = parse_model_config(text)[0]
-    return resolve_options(
-        "m", "1.0", registration, config, Settings(), at_startup=False, device_count=0, cpu_count=1
-    )
 
 file = resolve(Registration(), "newLimit: 7")
 changed = Change.of(new_limit=9).applied_to(file)

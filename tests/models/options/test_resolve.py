@@ -16,12 +16,11 @@ from modelserver.models.options.resolve import (
     BatchPolicy,
     ModelOptions,
     Registration,
-    resolve_options,
 )
 from modelserver.models.options.signature import Signature
-from modelserver.models.options.table import CONFIG_KEYS, ModelConfig
+from modelserver.models.options.table import CONFIG_KEYS
 from modelserver.models.settings.model_defaults import ModelDefaults
-from modelserver.models.settings.settings import KEYS, Settings
+from modelserver.models.settings.settings import KEYS
 
 
 def _resolved(options, name):
@@ -46,14 +45,7 @@ def test_absent_values_are_the_defaults():
     options = resolve(registration)
     assert options == ModelOptions(sources=dict.fromkeys(options.sources, DEFAULT))
 
-    settings = Settings()
-    with_none, with_empty = (
-        resolve_options(
-            "m", "1", Registration(), config, settings, at_startup=True, device_count=0, cpu_count=2
-        )
-        for config in (None, ModelConfig())
-    )
-    assert with_none == with_empty
+    assert resolve() == resolve(yaml="{}")
 
 
 @pytest.mark.parametrize(
@@ -190,13 +182,8 @@ def test_ranges_that_are_none_are_warned_of():
 
 
 def test_models_values_belong_to_name_and_version():
-    settings = Settings(
-        models={"noop": {"2.0": ModelDefaults(batch_size=9)}, "other": {"1.0": ModelDefaults(batch_size=9)}}
-    )
-    options = resolve_options(
-        "noop", "1.0", Registration(), None, settings, at_startup=False, device_count=0, cpu_count=1
-    )
-    assert options.batch_size == 1
+    of_nine = ModelDefaults(batch_size=9)
+    assert resolve(models={"noop": {"2.0": of_nine}, "other": {"1.0": of_nine}}).batch_size == 1
 
     options = resolve(None, "jobQueueSize: 7\nmaxRetryTimeoutInSec: 0", job_queue_size=9, job_queue_bytes=10)
     assert _resolved(options, "job_queue_size") == (7, YAML)

@@ -1,6 +1,8 @@
 from dataclasses import fields
 
-from modelserver.models.options.resolve import REQUESTABLE, ModelOptions, Registration, resolve_options
+from tests.models.options.conftest import resolve
+
+from modelserver.models.options.resolve import REQUESTABLE, ModelOptions
 from modelserver.models.options.table import (
     CHANGEABLE,
     CONFIG_KEYS,
@@ -20,9 +22,7 @@ def test_every_field_and_option_has_a_row():
     values = {field.name for field in fields(ModelOptions)} | set(ModelOptions().values)
     assert set(OPTIONS) <= values
 
-    untouched = resolve_options(
-        "m", "1.0", Registration(), None, Settings(), at_startup=False, device_count=0, cpu_count=2
-    )
+    untouched = resolve()
     for name in OPTIONS:
         assert getattr(untouched, name) == getattr(ModelOptions(), name), name
 

@@ -128,8 +128,12 @@ class Launcher(Protocol):
 class Machines(Protocol):
     """Other machines for workers."""
 
-    def launcher(self, demand: Demand, requirements: str, *, use_venv: bool) -> Launcher:
-        """What starts the workers of one model version, each of which needs ``demand``."""
+    def launcher(self, demand: Demand, packages: tuple[str, bool, str]) -> Launcher:
+        """What starts the workers of one model version, each of which needs ``demand``.
+
+        ``packages``: the model's requirements file, whether it gets a virtual environment, and the module
+        that installs both.
+        """
 
 
 class WorkerOwner(Protocol[Worker_contra]):

@@ -17,7 +17,7 @@ from modelserver.engine.pools.spec import Receiver, WorkerSpec
 from modelserver.ext.cluster.channel import RemoteChannel
 from modelserver.ext.cluster.greeting import Invitation
 from modelserver.ext.cluster.hub import Hub
-from modelserver.ext.cluster.messages import PYTHON, ArchiveTicket, Meet, Meeting, Present, Start
+from modelserver.ext.cluster.messages import PYTHON, ArchiveTicket, Meet, Meeting, Needs, Present, Start
 from modelserver.ext.cluster.packing import ArchiveSender, Packed, Packer
 from modelserver.ext.cluster.placing import Guest, NoPlace, Placement, Placer
 from modelserver.ext.cluster.remote import RemoteWorker, SharedPlace
@@ -115,9 +115,9 @@ class Cluster:
     lost_after: float
     packer: Packer = field(default_factory=Packer)
 
-    def launcher(self, demand: Demand, requirements: str, *, use_venv: bool) -> ClusterLauncher:
+    def launcher(self, demand: Demand, packages: Needs) -> ClusterLauncher:
         """The launcher of one model version's workers."""
-        return ClusterLauncher(self, demand, requirements, use_venv)
+        return ClusterLauncher(self, demand, packages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +130,7 @@ class ClusterLauncher:
 
     cluster: Cluster
     demand: Demand = field(default_factory=Demand)
-    requirements: str = ""
-    use_venv: bool = False
+    packages: Needs = ("", False, "")
     guest: Guest | None = None
 
     def sharing(self, guest: Guest) -> ClusterLauncher:
@@ -161,7 +160,7 @@ class _Launch:
         self, launcher: ClusterLauncher, spec: WorkerSpec, label: str, receivers: Sequence[Receiver]
     ) -> None:
         self._launcher = launcher
-        self._packages = launcher.requirements, launcher.use_venv
+        self._packages = launcher.packages
         self._cluster = cluster = launcher.cluster
         self._spec = spec
         self._label = label
@@ -299,13 +298,8 @@ class ProcessStart:
         _check_versions(present)
         return present
 
-    async def connect(
-        self, spec: WorkerSpec, packed: Packed, packages: tuple[str, bool], receiver: Receiver
-    ) -> None:
-        """Has the process started as in ``spec``, and waits until it has connected. Raises NoPlace.
-
-        ``packages``: the model's requirements file, and whether its environment is a ``venv``.
-        """
+    async def connect(self, spec: WorkerSpec, packed: Packed, packages: Needs, receiver: Receiver) -> None:
+        """Has the process started as in ``spec``, and waits until it has connected. Raises NoPlace."""
         self._spec, self._packed = spec, packed
         worker, channel = self.worker, RemoteChannel(receiver, spec.frame_limit)
         self._channel = channel
@@ -322,7 +316,7 @@ class ProcessStart:
             msgspec.structs.replace(self._spec.load, model_dir=self.worker.started.result().model_dir)
         )
 
-    def _start(self, packed: Packed, packages: tuple[str, bool], invitation: Invitation) -> Start:
+    def _start(self, packed: Packed, packages: Needs, invitation: Invitation) -> Start:
         spec = self._spec
         hidden = spec.hidden_variables
         environment = {k: v for k, v in spec.own_environment().items() if k not in spec.named_files}
@@ -334,8 +328,7 @@ class ProcessStart:
             environment=environment,
             threads=spec.threads,
             hidden="" if hidden is None else hidden.pattern,
-            requirements=packages[0],
-            use_venv=packages[1],
+            packages=packages,
             worker=invitation,
             lease=self._lost_after,
             files={name: path.read_bytes() for name, path in spec.named_files.items()},

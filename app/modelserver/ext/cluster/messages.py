@@ -34,13 +34,17 @@ class Present(msgspec.Struct, frozen=True, array_like=True, tag="present"):
     devices: str = ""
 
 
+# The model's requirements file, whether it gets a virtual environment, and the module that installs both.
+Needs: TypeAlias = tuple[str, bool, str]
+
+
 class Start(msgspec.Struct, frozen=True, array_like=True, tag="start"):
     """Server to agent, once: the worker to start.
 
     ``model`` is its model's name and version, ``gpu_id`` its GPU, if it has one. The model's files are
     ``size`` bytes with the SHA-256 ``digest`` (hexadecimal). ``environment`` are variables beside the
     machine's own, ``hidden`` the pattern of those that the worker must not see, ``threads`` the number for
-    numeric libraries. The packages in ``requirements`` (a file of the model) are installed first.
+    numeric libraries. ``packages`` are installed first.
     ``worker`` is the invitation of the worker's own connection. ``lease``: seconds without a word from the
     server after which the worker is ended. ``files`` are contents of files, by the variable that names each.
     """
@@ -52,8 +56,7 @@ class Start(msgspec.Struct, frozen=True, array_like=True, tag="start"):
     environment: dict[str, str]
     hidden: str
     threads: int
-    requirements: str
-    use_venv: bool
+    packages: Needs
     worker: Invitation
     lease: float
     files: dict[str, bytes]

@@ -138,13 +138,18 @@ def _imports(source: Path) -> set[str] | None:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
+    return imported_names(tree)
+
+
+def imported_names(tree: ast.Module) -> set[str]:
+    """The first parts of the names that a source imports, but not relatively."""
     modules = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             modules |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            modules.add((node.module or "").partition(".")[0])
-    return modules - {""}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            modules.add(node.module.partition(".")[0])
+    return modules
 
 
 def _is_of_use(name: str) -> bool:

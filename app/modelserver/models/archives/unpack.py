@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, cast
 
 from modelserver.errors import InvalidModel
 from modelserver.models.archives.manifest import MANIFEST_PATH
@@ -204,14 +204,9 @@ def _tar_entries(archive: str, source: tarfile.TarFile) -> Iterator[_Entry]:
             raise refused(archive, "links, devices and other special files are not allowed", member.name)
         if member.size < 0:
             raise refused(archive, "its size is negative", member.name)
-        yield _Entry(member.name, parts, member.isdir(), member.size, partial(_opened, source, member))
-
-
-def _opened(source: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
-    content = source.extractfile(member)
-    if content is None:
-        raise tarfile.ReadError("not a regular file")
-    return content
+        # It is None for what is no file, which nobody opens.
+        opened = cast("Callable[[], IO[bytes]]", partial(source.extractfile, member))
+        yield _Entry(member.name, parts, member.isdir(), member.size, opened)
 
 
 def _checked_parts(archive: str, name: str) -> tuple[str, ...]:

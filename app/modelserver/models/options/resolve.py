@@ -213,52 +213,38 @@ class ModelOptions:
         return replace(self, **fields_of, values=others, sources=sources)
 
 
-def resolve_options(
-    name: str,
-    version: str,
-    registration: Registration,
-    model_config: ModelConfig | None,
-    settings: Settings,
-    *,
-    at_startup: bool,
-    device_count: int,
-    cpu_count: int,
-    setting_sources: Mapping[str, str] | None = None,
-) -> ModelOptions:
-    """The options of a model version.
-
-    ``device_count`` is the number of GPUs found; ``number_of_gpu`` may reduce it. ``setting_sources`` are
-    those of ``LoadedSettings``; without them a setting that differs from its default counts as the file's.
-    """
-    devices = device_count if settings.number_of_gpu is None else min(device_count, settings.number_of_gpu)
-    return _Resolver(
-        registration=registration,
-        config=model_config or ModelConfig(),
-        fallback=settings.models.get(name, {}).get(version) or ModelDefaults(),
-        settings=settings,
-        setting_sources=setting_sources,
-        at_startup=at_startup,
-        devices=devices,
-        cpus=cpu_count,
-    ).resolve()
-
-
-@dataclass(frozen=True, slots=True)
-class _Resolver:
-    """Where options come from, and warnings about what has no effect, each once.
+class OptionResolver:
+    """Where the options of a model version come from, and warnings about what has no effect, each once.
 
     Options that are not simply the first by rank have a method of their name for value and source.
+
+    Args:
+        sources: those of the settings, as in ``LoadedSettings``.
+        devices: the number of GPUs found; ``number_of_gpu`` may reduce it.
     """
 
-    registration: Registration
-    config: ModelConfig
-    fallback: ModelDefaults
-    settings: Settings
-    setting_sources: Mapping[str, str] | None
-    at_startup: bool
-    devices: int
-    cpus: int
-    warnings: list[str] = field(default_factory=list)
+    def __init__(
+        self,
+        name: str,
+        version: str,
+        registration: Registration,
+        config: ModelConfig | None,
+        settings: Settings,
+        *,
+        sources: Mapping[str, str],
+        at_startup: bool,
+        devices: int,
+        cpus: int,
+    ) -> None:
+        self.registration = registration
+        self.config = config or ModelConfig()
+        self.fallback = settings.models.get(name, {}).get(version) or ModelDefaults()
+        self.settings = settings
+        self.sources = sources
+        self.at_startup = at_startup
+        self.devices = devices if settings.number_of_gpu is None else min(devices, settings.number_of_gpu)
+        self.cpus = cpus
+        self.warnings: list[str] = []
 
     def resolve(self) -> ModelOptions:
         (fewest, most), source = self._workers()
@@ -389,10 +375,7 @@ class _Resolver:
         return getattr(_BLOCK, name), BATCHER_DEFAULT
 
     def _setting(self, key: str) -> _Choice[Any]:
-        value = getattr(self.settings, key)
-        if self.setting_sources is None:
-            return value, DEFAULT if value == getattr(_UNTOUCHED, key) else CONFIG_FILE
-        return value, _kind_of_source(self.setting_sources[key])
+        return getattr(self.settings, key), _kind_of_source(self.sources[key])
 
     def _device_type(self) -> _Choice[str]:
         if (elsewhere := self._elsewhere()) is not None:
@@ -543,7 +526,7 @@ class _Resolver:
 
 _FIELDS = [each.name for each in fields(ModelOptions)]
 _RANKED_ALIKE = [option for name, option in OPTIONS.items() if name in _FIELDS]
-_WITH_METHOD = [name for name in _FIELDS if hasattr(_Resolver, f"_{name}")]
+_WITH_METHOD = [name for name in _FIELDS if hasattr(OptionResolver, f"_{name}")]
 _WITHOUT_FIELD = [option for name, option in OPTIONS.items() if name not in _FIELDS]
 _DEFAULTS: dict[str, Any] = {
     option.name: getattr(_UNTOUCHED, option.setting) if option.setting else option.otherwise

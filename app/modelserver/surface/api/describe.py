@@ -189,4 +189,4 @@ def describe_batching(model: ModelVersion) -> dict[str, Any]:
 def moment(seconds: float) -> str:
     """A time since the epoch as text."""
     time = datetime.fromtimestamp(seconds, timezone.utc)
-    return time.strftime("%Y-%m-%dT%H:%M:%S.") + f"{time.microsecond // 1000:03d}Z"
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")

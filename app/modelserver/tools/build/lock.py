@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from modelserver.errors import ConfigError
+from modelserver.ext.files.layout import imported_names
 
 PROCESS_ONE: Final = "dumb-init==1.2.5.post1"
 """Process 1 of the image, as in scripts/image.lock; it is not installed here."""
@@ -82,7 +83,7 @@ def lock(requirements: Iterable[str], imports: Iterable[str]) -> Lock:
 
 def imported_modules(folder: Path) -> set[str]:
     """The first parts of the names that the sources below a folder import."""
-    names = set()
+    names = set[str]()
     for source in folder.rglob("*.py"):
         try:
             with warnings.catch_warnings():
@@ -91,12 +92,8 @@ def imported_modules(folder: Path) -> set[str]:
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             # The worker will report it, with the line.
             continue
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Import):
-                names |= {alias.name.partition(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and not node.level:
-                names.add((node.module or "").partition(".")[0])
-    return names - {"", "modelserver", "modelserver_handlers", "ts"}
+        names |= imported_names(tree)
+    return names - {"modelserver", "modelserver_handlers", "ts"}
 
 
 def requirement_lines(file: Path) -> list[str]:

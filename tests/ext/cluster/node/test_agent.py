@@ -108,8 +108,8 @@ class Stage:
             ArchiveTicket(self.hub.invite(lambda: ArchiveSender(packed, offset)))
         )
         worker = self.hub.invite(PlayedServer)
-        own = {"SEEN": "1"}
-        return Start(("m", "1"), None, packed.digest, packed.size, own, "", 1, "", False, worker, lease, {})
+        own, packages = {"SEEN": "1"}, ("", False, "")
+        return Start(("m", "1"), None, packed.digest, packed.size, own, "", 1, packages, worker, lease, {})
 
     async def output_until_end(self):
         got = [b"", b""]

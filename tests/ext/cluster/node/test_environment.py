@@ -8,7 +8,8 @@ import pytest
 from modelserver.engine.pools.variables import THREAD_VARIABLES, worker_variables
 from modelserver.engine.wire.marks import MARK
 from modelserver.ext.cluster.node.agent import NodeEnvironment
-from modelserver.models.environments.environments import EnvironmentFailed
+from modelserver.ext.packages import environments
+from modelserver.ext.packages.environments import EnvironmentFailed
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def note_in(lines):
 
 async def provide(node, model_dir, fallback, tell):
     """As an agent has a model's packages installed."""
-    return await node.environments(fallback, tell).provide(
+    return await node.environments(environments.__name__, fallback, tell).provide(
         ("m", "1.0"), model_dir, "requirements.txt", venv=False, tell=lambda step: tell(step, "")
     )
 

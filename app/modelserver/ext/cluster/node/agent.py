@@ -19,8 +19,9 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import uvloop
 
@@ -36,7 +37,7 @@ from modelserver.ext.cluster import messages
 from modelserver.ext.cluster.greeting import Invitation
 from modelserver.ext.cluster.node.archives import ArchiveCache, Held
 from modelserver.ext.cluster.node.dial import LOCAL_SOCKET, dial_streams
-from modelserver.models.environments.environments import Environments
+from modelserver.models.environments.packages import WorkerEnvironment
 
 # What a worker on a node starts with: the packages of its model, and its environment variables.
 #
@@ -64,13 +65,13 @@ class NodeEnvironment:
     own: Mapping[str, str]
     threads: int
 
-    def environments(self, fallback: Path, tell: Callable[[str, str], None]) -> Environments:
-        """What installs packages here.
+    def environments(self, installer: str, fallback: Path, tell: Callable[[str, str], None]) -> Any:
+        """What installs packages here: that of the module ``installer``.
 
         ``fallback`` is a folder to use if the node has no cache. ``tell`` gets pip's output line by line with
         its source.
         """
-        return Environments(sys.executable, fallback, self._hidden, printed=tell)
+        return import_module(installer).Environments(sys.executable, fallback, self._hidden, printed=tell)
 
     def process(self, node: Mapping[str, str], packages: Mapping[str, str]) -> LocalProcess:
         """The worker's process; ``node`` and ``packages`` are the variables of the node and its packages."""
@@ -261,13 +262,12 @@ class Agent:
             own[name] = str(files.folder / name)
             (files.folder / name).write_bytes(content)
         node = NodeEnvironment(start.hidden, own, start.threads)
-        packages = await node.environments(files.folder / "environments", self._report_progress).provide(
-            start.model,
-            files.path,
-            start.requirements or None,
-            venv=start.use_venv,
-            tell=self._report_progress,
-        )
+        packages, (requirements, venv, installer) = WorkerEnvironment(), start.packages
+        if requirements or venv:
+            environments = node.environments(installer, files.folder / "environments", self._report_progress)
+            packages = await environments.provide(
+                start.model, files.path, requirements or None, venv=venv, tell=self._report_progress
+            )
         held.push_async_callback(asyncio.to_thread, packages.release)
         return packages.python or sys.executable, node.process(os.environ, packages.variables)
 

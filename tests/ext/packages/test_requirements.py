@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from modelserver.models.environments.environments import digest
+from modelserver.ext.packages.environments import digest
 
 
 @pytest.fixture

@@ -23,15 +23,15 @@ import signal
 import subprocess
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from modelserver.errors import BadRequest, InvalidModel
 from modelserver.models.environments import environment_store as store
 from modelserver.models.environments.cache_folder import cache_folder
-from modelserver.models.environments.environment_store import Use
+from modelserver.models.environments.packages import WorkerEnvironment
 
 # A hash of an archive's requirements file and of the local files that it names.
 
@@ -138,23 +138,6 @@ class EnvironmentFailed(BadRequest):
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerEnvironment:
-    """What workers are started with: ``python``, None for the default one, and additional ``variables``.
-
-    It is in ``use`` as long as workers may be started with it.
-    """
-
-    python: str | None = None
-    variables: Mapping[str, str] = field(default_factory=dict)
-    use: Use | None = field(default=None, compare=False, repr=False)
-
-    def release(self) -> None:
-        """No more workers are started with it: it may be removed."""
-        if self.use is not None:
-            self.use.end()
-
-
-@dataclass(frozen=True, slots=True)
 class _Request:
     """What a model needs."""
 
@@ -196,7 +179,7 @@ class Environments:
         venv: bool,
         tell: Callable[[str], None] | None = None,
     ) -> WorkerEnvironment:
-        """The environment of a model, in use until it is released; the default one if it needs no packages.
+        """The environment of a model, in use until it is released.
 
         ``model`` is its name and version; ``requirements`` is its file in ``model_dir``, None to install
         nothing. ``tell`` is called with the progress.
@@ -205,8 +188,6 @@ class Environments:
             InvalidModel: the requirements file is missing or cannot be read.
             EnvironmentFailed: pip failed or timed out; its last lines are in the message.
         """
-        if requirements is None and not venv:
-            return WorkerEnvironment()
         request = _Request(*model, model_dir, requirements, venv)
         folder = self.folder or await asyncio.to_thread(cache_folder, "environments")
         if folder is None:
@@ -238,7 +219,7 @@ class Environments:
 
     async def _make(
         self, request: _Request, place: Path, sites: Sequence[str], tell: Callable[[str], None] | None
-    ) -> Use | None:
+    ) -> store.Use | None:
         """Creates the environment unless another server did meanwhile.
 
         It is created in its final place, as the scripts of a virtual environment contain its path; the mark,

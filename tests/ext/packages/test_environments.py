@@ -15,11 +15,7 @@ import pytest
 from tests.waiting import until
 
 from modelserver.errors import InvalidModel
-from modelserver.models.environments.environments import (
-    EnvironmentFailed,
-    Environments,
-    WorkerEnvironment,
-)
+from modelserver.ext.packages.environments import EnvironmentFailed, Environments
 
 
 @pytest.fixture
@@ -92,14 +88,6 @@ async def test_an_installation_is_shared(tmp_path, folder, model_dir, caplog):
     assert messages == ["Installing the packages of m 1.0"]
     assert [(line.source, line.getMessage()) for line in lines] == [("m_1.0-pip", "installed")]
     assert "its packages are already installed" in caplog.text
-
-
-async def test_a_model_without_requirements_needs_no_environment(tmp_path, folder, model_dir):
-    assert (
-        await environments(tmp_path, folder).provide(**needs(model_dir, requirements=None))
-        == WorkerEnvironment()
-    )
-    assert names(folder) == []
 
 
 async def test_a_failure_ends_in_pips_own_words(tmp_path, folder, model_dir):

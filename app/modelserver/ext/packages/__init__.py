@@ -1,0 +1,1 @@
+"""Packages of a model's own; see :mod:`modelserver.ext.packages.extension`."""
