@@ -187,9 +187,9 @@ class Host:
         store = self.registry.builder.store
         store.remote, store.download = stores, download
 
-    def install(self, install: Install, module: str) -> None:
-        """``install`` installs packages that models need; on other machines, ``module`` has what does."""
-        self.registry.builder.install, self.registry.builder.installer = install, module
+    def install(self, install: Install) -> None:
+        """``install`` installs packages that models need; on other machines, its module does."""
+        self.registry.builder.install = install
 
     def route(self, router: Router) -> None:
         """``router`` divides the requests for a model that name no version among its versions."""

@@ -125,7 +125,7 @@ class _Registry:
         self.affinities: dict[str, Any] = {}
         self.follows: list[Any] = []
         self.store = SimpleNamespace(remote=None)
-        self.installer = ""
+        self.install = None
 
 
 def test_table_and_contract_have_the_same_extensions():
@@ -184,7 +184,7 @@ async def test_it_opens_and_closes(name, make_host, tmp_path, monkeypatch):
         *(host.protocols, host.restores, host.settles, host.tasks),
         *(host.registry.builder.cluster, host.registry.builder.store.remote),
         *(host.registry.builder.affinities, host.registry.builder.follows),
-        *(host.certificate, host.spawner, host.lay_out, host.first, host.registry.installer),
+        *(host.certificate, host.spawner, host.lay_out, host.first, host.registry.install),
     )
     assert len(extensions) == 1
     assert any(added)

@@ -83,8 +83,8 @@ class VersionBuilder:
     ``devices`` are the GPUs. ``cluster`` is set where there are other machines for workers, ``spawner`` where
     not each of them is a new Python process, ``affinities``, ``follows``, what gets each version before its
     workers are started, and when its options have changed, ``tracer``, the module that exports spans of
-    handlers, and ``install``, what installs packages of models (on other machines, the module ``installer``
-    does), by extensions, which also add to ``reader`` and ``store``.
+    handlers, and ``install``, what installs packages of models (its module does so on other machines), by
+    extensions, which also add to ``reader`` and ``store``.
     """
 
     def __init__(
@@ -116,7 +116,6 @@ class VersionBuilder:
         self.reader = Reader(trusts_pickles=settings.trust_pickles)
         self.tracer = ""
         self.install: Install | None = None
-        self.installer = ""
         self._ports = Ports(settings.initial_distribution_port)
         self._python = settings.python or sys.executable
         self._next_id: Callable[[], int] = itertools.count(settings.initial_worker_port).__next__
@@ -448,7 +447,8 @@ class VersionBuilder:
         if self.cluster is None or demand is None:
             return None
         requirements = archive.manifest.requirements_file if self._settings.install_py_dep_per_model else None
-        return self.cluster.launcher(demand, (requirements or "", options.use_venv, self.installer))
+        module = "" if self.install is None else self.install.__module__
+        return self.cluster.launcher(demand, (requirements or "", options.use_venv, module))
 
     def _frame_limit(self, options: ModelOptions) -> int:
         return options.batch_size * (self._settings.max_response_size + _HEAD_ROOM) + _HEAD_ROOM
