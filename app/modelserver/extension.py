@@ -139,7 +139,8 @@ class Host:
     first is awaited when the server listens, before it reports that; the second, if the first was, when it
     has answered its last requests, before their workers end. ``certificate`` is for TLS; ``renew`` runs while
     the server listens, and passes on those that replace it; ``spawner`` forks workers; ``lay_out`` makes
-    archives' folders of single files, ``network`` of networks of torchvision.
+    archives' folders of single files, ``network`` of networks of torchvision; ``install`` installs packages
+    that models need, and on other machines its module does.
     """
 
     services: Services
@@ -167,6 +168,7 @@ class Host:
     spawner: StoppableForker | None = None
     lay_out: LayOut | None = None
     network: MakeNetwork | None = None
+    install: Install | None = None
 
     def __post_init__(self) -> None:
         self.settings = self.services.settings
@@ -186,10 +188,6 @@ class Host:
         """Archives may come from object stores, and from http(s) URLs."""
         store = self.registry.builder.store
         store.remote, store.download = stores, download
-
-    def install(self, install: Install) -> None:
-        """``install`` installs packages that models need; on other machines, its module does."""
-        self.registry.builder.install = install
 
     def route(self, router: Router) -> None:
         """``router`` divides the requests for a model that name no version among its versions."""

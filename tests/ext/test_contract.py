@@ -125,7 +125,6 @@ class _Registry:
         self.affinities: dict[str, Any] = {}
         self.follows: list[Any] = []
         self.store = SimpleNamespace(remote=None)
-        self.install = None
 
 
 def test_table_and_contract_have_the_same_extensions():
@@ -152,7 +151,7 @@ def test_extension_that_is_off_is_not_imported():
         "from types import SimpleNamespace\n"
         f"settings = Settings(**json.loads('{json.dumps(ALL_OFF)}'))\n"
         "nothing = lambda *_, **__: None\n"
-        "added = ('fetch', 'pool', 'prepare', 'install', 'run', 'routes', 'answer', 'settle', 'rpc')\n"
+        "added = ('fetch', 'pool', 'prepare', 'run', 'routes', 'answer', 'settle', 'rpc')\n"
         "host = SimpleNamespace(settings=settings, **dict.fromkeys(added, nothing))\n"
         "host.route, host.services = nothing, SimpleNamespace(metrics=None, registry=None, settings=None)\n"
         "host.registry = host.snapshots = host.key_file = None\n"
@@ -184,7 +183,7 @@ async def test_it_opens_and_closes(name, make_host, tmp_path, monkeypatch):
         *(host.protocols, host.restores, host.settles, host.tasks),
         *(host.registry.builder.cluster, host.registry.builder.store.remote),
         *(host.registry.builder.affinities, host.registry.builder.follows),
-        *(host.certificate, host.spawner, host.lay_out, host.first, host.registry.install),
+        *(host.certificate, host.spawner, host.lay_out, host.first, host.install),
     )
     assert len(extensions) == 1
     assert any(added)

@@ -207,7 +207,7 @@ class Server:
         host.snapshots, host.properties = self._snapshots, set_properties(self._loaded)
         extensions = await open_all(self._extensions, host)
         builder.spawner, builder.store.network = host.spawner, host.network
-        builder.reader.lay_out = host.lay_out
+        builder.reader.lay_out, builder.install = host.lay_out, host.install
         try:
             await self._load_and_run(host, sockets)
         finally:

@@ -14,7 +14,7 @@ class Extension:
     """Always on: any model may have ``useVenv`` in its file."""
 
     async def open(self, host: Host) -> None:
-        host.install(environments_of(host.settings, host.workdir).provide)
+        host.install = environments_of(host.settings, host.workdir).provide
 
     async def close(self, grace: float) -> None:
         """Nothing is open."""
