@@ -5,6 +5,8 @@ import pytest
 from modelserver.ext.frontends.extension import setup_of
 from modelserver.models.settings.address import Address
 from modelserver.models.settings.settings import Settings
+from modelserver.surface.http.intake import Intake
+from modelserver.surface.http.outgoing import Outgoing
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
@@ -15,6 +17,8 @@ def test_setup_has_certificate_and_roles_where_they_apply(scheme, has_tokens):
         services=SimpleNamespace(
             settings=Settings(inference_address=address, frontend_processes=2),
             tokens=object() if has_tokens else None,
+            intake=Intake(2000, largest=1500),
+            outgoing=Outgoing(1000),
         ),
         certificate=SimpleNamespace(chain=b"chain", key=b"key", client_ca=b""),
         roles={address: {"inference"}},
@@ -24,6 +28,7 @@ def test_setup_has_certificate_and_roles_where_they_apply(scheme, has_tokens):
     )
     setup = setup_of(endpoints)
 
+    assert (setup.max_incoming, setup.max_outgoing) == (1500, 1000)
     assert setup.paths == (("letters", "/letters"),)
     assert setup.tls == ((b"chain", b"key", b"") if scheme == "https" else None)
     assert setup.guarded == (("inference",) if has_tokens else ())

@@ -20,7 +20,7 @@ async def test_large_answer_for_a_front_end_that_is_behind_gets_503(monkeypatch,
         find=lambda _: Target("/predictions/m", b"", "/predictions/m"),
         serve=lambda exchange: exchange.reply(200, b"x" * size),
     )
-    end = ServerEnd(endpoints_of(hot, count=statuses.append), None, most=10)
+    end = ServerEnd(endpoints_of(hot, count=statuses.append, most=10), None)
     sent = []
     end.link.send = lambda message, body=b"": sent.append((message, body))
     end._ask(messages.Ask(1, 0, b"/predictions/m", b"POST", "1.1", b"\x90", "", b"", 0, "id", False), b"")

@@ -278,7 +278,7 @@ def test_wrong_options_are_refused(wrong):
 
 async def test_a_recording_counts_as_outgoing():
     outgoing = Outgoing(4000)
-    recorder = Recorder(outgoing=outgoing)
+    recorder = Recorder(count=outgoing.add, most=outgoing.limit // 4)
     recording = recorder.start(RecordingOptions())
     hot = answering(recorder, b"a" * 300)
     for _ in range(5):

@@ -12,8 +12,8 @@ from modelserver.surface.http.intake import Intake, IntakeFull
 def test_share_of_a_process_is_bounded():
     settings = Settings(max_incoming_bytes=1000, max_request_size=300)
 
-    assert Intake.of(settings).limit == 300 + HEADER_LIMIT
-    assert Intake.of(Settings(max_incoming_bytes=1 << 30), 4).limit == 1 << 28
+    assert Intake.of(settings).limit == Intake.of(settings).share(4) == 300 + HEADER_LIMIT
+    assert Intake.of(Settings(max_incoming_bytes=1 << 30)).share(4) == 1 << 28
 
 
 def test_what_waits_in_the_meantime():

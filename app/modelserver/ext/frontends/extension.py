@@ -10,8 +10,6 @@ from modelserver.ext.frontends.processes import Fleet
 from modelserver.extension import Endpoints, Host
 from modelserver.models.version import ModelVersion
 from modelserver.surface.api.services import Services
-from modelserver.surface.http.intake import Intake
-from modelserver.surface.http.outgoing import Outgoing
 
 if TYPE_CHECKING:
     from modelserver.surface.api.application import Application
@@ -71,21 +69,21 @@ def fleet_of(endpoints: Endpoints) -> Fleet:
 
 def setup_of(endpoints: Endpoints) -> Setup:
     """The configuration of each front end."""
-    settings, certificate = endpoints.services.settings, endpoints.certificate
-    address, count = settings.inference_address, settings.front_ends
+    services, certificate = endpoints.services, endpoints.certificate
+    settings, address = services.settings, services.settings.inference_address
     return Setup(
         settings.max_request_size,
-        Intake.of(settings, count).limit,
+        services.intake.share(settings.front_ends),
         AccessLog.is_on(),
         endpoints.stamped_log,
         endpoints.headers,
-        () if endpoints.services.tokens is None else tuple(sorted(endpoints.roles[address])),
+        () if services.tokens is None else tuple(sorted(endpoints.roles[address])),
         settings.ping_token,
         (certificate.chain, certificate.key, certificate.client_ca)
         if certificate is not None and address.scheme == "https"
         else None,
         names_failures=not settings.as_torchserve,
-        max_outgoing=Outgoing.of(settings, front_ends=count).limit,
+        max_outgoing=services.outgoing.limit,
         probes=settings.log_probes,
         paths=endpoints.paths,
     )

@@ -28,8 +28,6 @@ from modelserver.ext.frontends.counts import ConnectionCounts
 from modelserver.ext.frontends.frontend_end import Forwarder
 from modelserver.ext.frontends.link import Link
 from modelserver.surface.auth.verifier import Verifier
-from modelserver.surface.http.intake import Intake
-from modelserver.surface.http.outgoing import Outgoing
 from modelserver.surface.http.protocol import HttpServer
 from modelserver.surface.inference.routes import target_finder
 from modelserver.surface.tls.context import Certificate
@@ -209,19 +207,19 @@ class Frontend:
             stamped=setup.stamped, names_failures=setup.names_failures, probes=setup.probes
         )
         access.start(self._loop)
-        intake = Intake(setup.max_incoming)
         server = self._server = HttpServer(
             self._forwarder,
             self._forwarder,
             setup.max_body,
             access.counting(self._forwarder.count),
-            intake=intake,
-            outgoing=Outgoing(setup.max_outgoing, intake.give_back),
             headers=setup.cors,
             verifier=self._verifier if setup.guarded else None,
             roles=frozenset(setup.guarded),
             ping_token=setup.ping_token,
         )
+        intake, outgoing = server.intake, server.outgoing
+        intake.limit, outgoing.limit = setup.max_incoming, setup.max_outgoing
+        outgoing.give_back = intake.give_back
         self._paths = setup.paths
         self._forwarder.find = target_finder(setup.paths)
         self._forwarder.on_freed = intake.freed

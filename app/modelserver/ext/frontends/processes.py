@@ -213,7 +213,7 @@ class Fleet:
 
     async def _live(self, seat: _Seat) -> str:
         """Runs one front end; returns how it ended."""
-        end = ServerEnd(self._endpoints, self._app, self._setup.max_outgoing)
+        end = ServerEnd(self._endpoints, self._app)
         try:
             process = seat.process = await self._launch(end, seat.number)
             seat.since = time.time()

@@ -14,7 +14,6 @@ from modelserver.ext.frontends import messages
 from modelserver.ext.frontends.link import Link
 from modelserver.extension import Endpoints
 from modelserver.surface.http.exchange import Exchange, Target
-from modelserver.surface.http.outgoing import Outgoing
 
 Application = Callable[[Any, Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]]
 
@@ -38,15 +37,9 @@ class ServerEnd:
     Args:
         endpoints: what answers requests on hot routes, and counts answers and stalls.
         app: the ASGI application of the address, for all other requests; it counts its own answers.
-        most: bytes that may wait for the front end before a large answer becomes a refusal.
     """
 
-    def __init__(
-        self,
-        endpoints: Endpoints,
-        app: Application,
-        most: int = MAX_UNSENT,
-    ) -> None:
+    def __init__(self, endpoints: Endpoints, app: Application) -> None:
         loop, metrics = asyncio.get_running_loop(), endpoints.services.metrics
         self.ready: asyncio.Future[None] = loop.create_future()
         self.closed: asyncio.Future[None] = loop.create_future()
@@ -55,7 +48,8 @@ class ServerEnd:
             messages.from_frontend_decoder, self._on_message, self._on_lost
         )
         self.count: Callable[[int], None] = metrics.response
-        self.most = most
+        # If more bytes wait for the front end, a large answer becomes a refusal.
+        self.outgoing = endpoints.services.outgoing
         self.exchanges: dict[int, RemoteExchange] = {}
         self._hot = endpoints.hot
         self._app = app
@@ -190,8 +184,8 @@ class RemoteExchange(Exchange):
         if self.answered:
             return
         end = self._end
-        if len(body) >= messages.LARGE and end.link.unsent > end.most:
-            self.refuse(Outgoing(end.most).refusal())
+        if len(body) >= messages.LARGE and end.link.unsent > end.outgoing.limit:
+            self.refuse(end.outgoing.refusal())
             return
         self.answered = True
         self.on_disconnect = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from modelserver.ext.recording.recorder import Recorder
+from modelserver.ext.recording.recorder import SHARE, Recorder
 from modelserver.extension import Host
 from modelserver.surface.api.services import Services
 
@@ -16,7 +16,8 @@ class Extension:
     """On with ``allow_recording``."""
 
     async def open(self, host: Host) -> None:
-        recorder = Recorder(outgoing=host.services.outgoing)
+        outgoing = host.services.outgoing
+        recorder = Recorder(count=outgoing.add, most=outgoing.limit // SHARE)
 
         def add(app: Application, services: Services) -> None:
             from modelserver.ext.recording.routes import add_recording  # noqa: PLC0415 - with FastAPI

@@ -19,7 +19,6 @@ from modelserver import __version__
 from modelserver.errors import BadRequest, Conflict
 from modelserver.ext.recording.entries import CALL, Beginning, Ended, Entry, Lost, framed, framed_list, pack
 from modelserver.models.settings.checks import header_fault
-from modelserver.surface.http.outgoing import Outgoing
 from modelserver.surface.watching import Watched, Watcher
 
 # Headers of requests that decide how a body is read and a response is written.
@@ -84,21 +83,28 @@ class RecordingOptions:
 
 
 class Recorder:
-    """Has at most one recording, which ``now`` is, otherwise None; its bytes count in ``outgoing``."""
+    """Has at most one recording, which ``now`` is, otherwise None.
+
+    ``count`` is called with the bytes that it has more, or less; it has at most ``most``.
+    """
 
     def __init__(
-        self, clock: Callable[[], int] = time.perf_counter_ns, outgoing: Outgoing | None = None
+        self,
+        clock: Callable[[], int] = time.perf_counter_ns,
+        count: Callable[[int], None] = lambda _: None,
+        most: int = MOST_BYTES,
     ) -> None:
         self.now: LiveRecording | None = None
         self._clock = clock
-        self._outgoing = outgoing or Outgoing(SHARE * MOST_BYTES)
+        self._count = count
+        self._most = min(MOST_BYTES, most)
         self._closed = False
 
     def start(self, options: RecordingOptions) -> LiveRecording:
         """Starts to record. Raises Conflict if somebody else records."""
         if self.now is not None or self._closed:
             raise Conflict("Another client is recording; its recording must end first.")
-        self.now = LiveRecording(options, self._clock, self._forget, self._outgoing)
+        self.now = LiveRecording(options, self._clock, self._forget, self._count, self._most)
         return self.now
 
     def watch(self, watched: Watched) -> Recorded | None:
@@ -126,14 +132,15 @@ class LiveRecording:
         options: RecordingOptions,
         clock: Callable[[], int],
         forget: Callable[[], None],
-        outgoing: Outgoing,
+        count: Callable[[int], None],
+        most: int,
     ) -> None:
         self.clock = clock
         self.began = clock()
         self.options = options
         self._forget = forget
-        self._outgoing = outgoing
-        self._most = min(MOST_BYTES, outgoing.limit // SHARE)
+        self._counted = count
+        self._most = most
         self.headers = RecordedHeaders({*HEADERS, *options.headers})
         self._pieces = [_Piece()]
         self._calls = self._bytes = 0
@@ -178,7 +185,7 @@ class LiveRecording:
     def _count(self, nbytes: int) -> None:
         if not self._closed:
             self._bytes += nbytes
-            self._outgoing.add(nbytes)
+            self._counted(nbytes)
 
     def drop(self) -> None:
         """A call has ended, for whose answer there was no room."""

@@ -27,18 +27,27 @@ _LONGEST = 64.0
 
 @dataclass(slots=True)
 class Intake:
-    """Shared by the connections of a process: they hold ``held`` bytes, and at most ``limit``."""
+    """Shared by the connections of a process: they hold ``held`` bytes, and at most ``limit``.
+
+    ``largest`` is the size of the largest request.
+    """
 
     limit: int
     held: int = 0
+    largest: int = 0
     _much_at: float = 0.0
     _pause: float = 0.0
     _timer: asyncio.TimerHandle | None = None
 
     @classmethod
-    def of(cls, settings: Settings, processes: int = 1) -> Intake:
-        """The intake of one of several processes: its share, but room for at least one request."""
-        return cls(max(settings.max_incoming_bytes // processes, settings.max_request_size + HEADER_LIMIT))
+    def of(cls, settings: Settings) -> Intake:
+        """The server's, with room for at least one request."""
+        largest = settings.max_request_size + HEADER_LIMIT
+        return cls(max(settings.max_incoming_bytes, largest), largest=largest)
+
+    def share(self, processes: int) -> int:
+        """The limit of one of several processes: its share, but room for at least one request."""
+        return max(self.limit // processes, self.largest)
 
     @property
     def is_over(self) -> bool:
