@@ -111,8 +111,9 @@ async def test_routes_change_what_they_say(model):
             await client.get("/models/m/shadow"),
         ]
         await client.put("/models/m/traffic", json={"1.0": 100})
-        with pytest.raises(BadRequest):
-            await client.put("/models/m/traffic", content=b"{")
+        for body in (b"", b"{", b"[]"):
+            with pytest.raises(BadRequest):
+                await client.put("/models/m/traffic", content=body)
 
     assert [answer.status_code for answer in answers] == [200] * 3
     assert calls == ["m", ("m", {"1.0": 100})]
