@@ -13,9 +13,10 @@ from modelserver.engine.wire.messages import sendable, without_escapes
 from modelserver_handlers.errors import GpuNotUsable, ModelLoadError, text_of
 from modelserver_handlers.loader import HandlerNotUsable
 
-# Parts of the path of what calls and loads handlers.
+# Parts of the path of what loads and calls handlers, and takes what they return.
 _BETWEEN = re.compile(
-    r"/modelserver/engine/worker/|/modelserver_handlers/(typed/|loader\.py$)|importlib/__init__\.py$"
+    r"/modelserver/engine/worker/|importlib/__init__\.py$"
+    r"|/modelserver_handlers/(typed/|(answers|arrays|contract|loader|metrics/collected|streaming)\.py$)"
 )
 MAX_TEXT = 4000
 MAX_REQUESTS = 16

@@ -94,3 +94,8 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         seen.add(id(error))
         yield error
         error = error.__cause__ or error.__context__
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether host or device memory is exhausted; for devices, messages contain CUDA (reference 6.5)."""
+    return isinstance(error, MemoryError) or "CUDA" in text_of(error) or is_of_memory(error)

@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any
 
 from modelserver_handlers import gpu_errors
+from modelserver_handlers.contract import ContractBroken
 from modelserver_handlers.errors import text_of
 
 _PACKAGE = (
@@ -118,8 +119,8 @@ def hint_for(error: BaseException, content_type: str | None = None, *, is_split:
         return _missing(error.name.partition(".")[0])
     if type(error).__name__ == "UnpicklingError" and "weights" in text.lower():
         return _WHOLE_MODEL
-    if type(error).__name__ == "ContractBroken":
-        return _COUNT.format(method=getattr(error, "method", "handle"))
+    if isinstance(error, ContractBroken):
+        return _COUNT.format(method=error.method)
     if content_type is not None and isinstance(error, RuntimeError) and _WRONG_SHAPE.search(text):
         return _SHAPE
     if is_split and _reads_a_whole_body(error, text):

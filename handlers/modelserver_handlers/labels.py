@@ -31,6 +31,24 @@ def load_label_mapping(mapping_file_path: str | Path) -> dict[str, str] | None:
     return {key: _label(value) for key, value in mapping.items()}
 
 
+class Labels:
+    """The labels of a model by index, read when they are first needed; none if there is no such file."""
+
+    def __init__(self, model_dir: str) -> None:
+        self._path = Path(model_dir) / LABELS_FILE
+        self._read: Mapping[str, str] | None = None
+
+    def __call__(self) -> Mapping[str, str]:
+        if self._read is None:
+            self._read = {}
+            try:
+                if self._path.is_file():
+                    self._read = load_label_mapping(self._path) or {}
+            except (OSError, ValueError) as error:
+                logger.warning("Classes are answered without labels: %s: %s", self._path.name, error)
+        return self._read
+
+
 def _label(value: object) -> str:
     if isinstance(value, list) and value:
         value = value[-1]

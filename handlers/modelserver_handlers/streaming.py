@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import GeneratorType
 from typing import Any, Protocol
 
 
@@ -25,6 +26,57 @@ class ResponseStream(Protocol):
 
     def close(self) -> None:
         """The call is over: what is sent later is dropped."""
+
+
+class _Ended:
+    """The stream of a finished call, whose threads may still use it."""
+
+    def send(self, parts: Mapping[int, Any]) -> None:
+        """Ignores the parts."""
+
+    def is_cancelled(self, idx: int) -> bool:
+        return True
+
+    def close(self) -> None:
+        """Already closed."""
+
+
+ENDED = _Ended()
+
+
+def holds_generators(outputs: Sequence[Any]) -> bool:
+    """Whether an answer among these is a generator."""
+    return GeneratorType in map(type, outputs)
+
+
+def exhaust(outputs: Sequence[Any], stream: ResponseStream) -> tuple[list[Any], dict[int, Exception]]:
+    """Sends the parts that generators among the answers yield, one of each in turn.
+
+    Returns the answers with the generators' return values in their places (no bytes for None), and the errors
+    by position. Raises ClientsGone if all clients have disconnected.
+    """
+    ended = list(outputs)
+    failed: dict[int, Exception] = {}
+    running = {position: output for position, output in enumerate(ended) if type(output) is GeneratorType}
+    try:
+        while running:
+            parts: dict[int, Any] = {}
+            for position, generator in list(running.items()):
+                try:
+                    if not stream.is_cancelled(position):
+                        parts[position] = next(generator)
+                        continue
+                    ended[position] = b""
+                except StopIteration as end:
+                    ended[position] = b"" if end.value is None else end.value
+                except Exception as error:  # noqa: BLE001 - user code may raise anything
+                    failed[position] = error
+                running.pop(position).close()
+            stream.send(parts)
+    finally:
+        for generator in running.values():
+            generator.close()
+    return ended, failed
 
 
 def send_intermediate_predict_response(

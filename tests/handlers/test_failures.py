@@ -1,9 +1,10 @@
 import pytest
 
 from modelserver.engine.worker import service
-from modelserver_handlers import loader
+from modelserver_handlers import answers, arrays, contract, loader, streaming
 from modelserver_handlers.errors import GpuNotUsable, ModelLoadError, PredictionException
 from modelserver_handlers.failures import explain_failure, is_permanent, print_failure
+from modelserver_handlers.metrics import collected
 
 
 def test_failure_without_a_text_is_cut_or_left_out(tmp_path, capsys):
@@ -66,7 +67,11 @@ def test_fault_of_a_client_is_one_line(capsys):
     assert "PredictionException: no words" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("ours", [service, loader], ids=lambda module: module.__name__)
+@pytest.mark.parametrize(
+    "ours",
+    [service, answers, arrays, contract, loader, collected, streaming],
+    ids=lambda module: module.__name__,
+)
 def test_printed_failure_shows_the_authors_frames_only(ours, tmp_path, capsys):
     scope = {}
     source = "def handle():\n    1 / 0\n"

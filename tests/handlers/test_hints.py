@@ -11,7 +11,7 @@ import pytest
 import torch
 from tests.simulated_gpu import cuda_error
 
-from modelserver.engine.worker.work import check_contract
+from modelserver_handlers.contract import check_contract
 from modelserver_handlers.hints import hint_for
 
 

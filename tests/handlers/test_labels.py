@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from modelserver_handlers.labels import load_label_mapping, map_class_to_label
+from modelserver_handlers.labels import Labels, load_label_mapping, map_class_to_label
 
 
 def written(folder, mapping):
@@ -54,3 +54,25 @@ def test_misuse_raises_torchserves_texts():
         map_class_to_label([[0.1]], [("0", "cat")])
     with pytest.raises(KeyError):
         map_class_to_label([[0.1, 0.9]], {"0": "cat"})
+
+
+@pytest.mark.parametrize(
+    ("text", "result", "warns"),
+    [
+        (json.dumps({"0": "cat", "1": ["n1", "dog"]}), {"0": "cat", "1": "dog"}, False),
+        (None, {}, False),
+        ("[1]", {}, True),
+        ("{", {}, True),
+        (json.dumps({"0": 1}), {}, True),
+    ],
+    ids=["labels", "no file", "a list", "no JSON", "numbers"],
+)
+def test_labels_of_a_model_are_read_once(tmp_path, caplog, text, result, warns):
+    if text is not None:
+        (tmp_path / "index_to_name.json").write_text(text)
+    labels = Labels(str(tmp_path))
+
+    assert labels() == result
+    (tmp_path / "index_to_name.json").write_text("{}")
+    assert labels() == result
+    assert len(caplog.records) == warns

@@ -21,7 +21,8 @@ from modelserver.engine.worker import tracing
 from modelserver.engine.worker.channel import ServerChannel
 from modelserver.engine.worker.service import Service, leave_if_broken
 from modelserver.engine.worker.streaming import CLIENT_GONE, CallStream, unique_id
-from modelserver.engine.worker.work import Work, check_contract
+from modelserver.engine.worker.work import Work
+from modelserver_handlers.contract import check_contract
 from modelserver_handlers.current_device import enter_thread
 from modelserver_handlers.errors import WorkerUnusable
 from modelserver_handlers.metrics.collected import HandlerMetrics

@@ -18,9 +18,10 @@ from modelserver.engine.worker.channel import ServerChannel
 from modelserver.engine.worker.rows.rows import request_parameters
 from modelserver.engine.worker.service import Service, leave_if_broken, report_failure, timed
 from modelserver.engine.worker.streaming import CLIENT_GONE, unique_id
-from modelserver.engine.worker.work import Encoded, Work, check_contract, rejection
+from modelserver.engine.worker.work import Encoded, Work, rejection
 from modelserver_handlers import gpu_errors
 from modelserver_handlers.context import BatchState, RequestProcessor
+from modelserver_handlers.contract import check_contract
 from modelserver_handlers.streaming import ClientsGone
 
 

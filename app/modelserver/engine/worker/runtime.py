@@ -42,13 +42,13 @@ from modelserver.engine.worker.parent import die_with
 from modelserver.engine.worker.pipeline import Pipeline, can_prefetch
 from modelserver.engine.worker.service import Service, leave_if_broken, timed
 from modelserver.engine.worker.tracing import close_exporting, open_exporting
-from modelserver.engine.worker.work import is_out_of_memory
 from modelserver_handlers.compat import offer_ts_names
 from modelserver_handlers.context import BatchState, Context
 from modelserver_handlers.current_device import enter_thread
 from modelserver_handlers.envelopes import ENVELOPES, TAKES_INSTANCES
 from modelserver_handlers.errors import GpuNotUsable, LoadAgain
 from modelserver_handlers.failures import explain_failure, is_permanent, print_failure
+from modelserver_handlers.gpu_errors import is_out_of_memory
 from modelserver_handlers.hints import hint_for
 from modelserver_handlers.loader import (
     Entry,

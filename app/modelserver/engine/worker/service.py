@@ -41,30 +41,30 @@ from modelserver.engine.wire.messages import (
 )
 from modelserver.engine.worker import tracing
 from modelserver.engine.worker.channel import ServerChannel
-from modelserver.engine.worker.rows.classes import Labels, NotClassifiable
+from modelserver.engine.worker.rows.classes import NotClassifiable
 from modelserver.engine.worker.rows.rows import Decoded, decode_row, request_headers, request_parameters
 from modelserver.engine.worker.rows.tensor_rows import EmptyInput, UnknownOutput, decode_rows, encode_output
-from modelserver.engine.worker.streaming import CLIENT_GONE, CallStream, exhaust, holds_generators
+from modelserver.engine.worker.streaming import CLIENT_GONE, CallStream
 from modelserver.engine.worker.work import (
     Encoded,
     Work,
     _kserve,
-    check_contract,
     describe_failure,
     failure,
     hint_about,
     http_status,
-    is_out_of_memory,
     rejection,
 )
 from modelserver_handlers import gpu_errors
 from modelserver_handlers.answers import JSON, OCTETS, TEXT, Unserializable, encode_body, encode_instance
 from modelserver_handlers.context import BatchState, Context, RequestProcessor
+from modelserver_handlers.contract import check_contract
 from modelserver_handlers.failures import explain_failure, in_short, print_failure
 from modelserver_handlers.hints import OUTPUTS, hint_for
+from modelserver_handlers.labels import Labels
 from modelserver_handlers.loader import Entry
 from modelserver_handlers.metrics.collected import HandlerMetrics
-from modelserver_handlers.streaming import ClientsGone
+from modelserver_handlers.streaming import ClientsGone, exhaust, holds_generators
 from modelserver_handlers.tensor_rows import TensorRows
 
 # How many rows a call may have, once more have exhausted the GPU's memory.
@@ -331,7 +331,7 @@ class Service:
         if gpu_errors.ran_out(error):
             # Ranks must stay in step, but only one of them may have run out.
             return several and work.ran_out < budget and self._load.ranks == 1
-        return several and work.calls < budget and not is_out_of_memory(error)
+        return several and work.calls < budget and not gpu_errors.is_out_of_memory(error)
 
     def _is_broken_by(self, error: Exception) -> bool:
         """Whether the GPU cannot be used any more, of which the server is informed once."""

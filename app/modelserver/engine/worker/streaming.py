@@ -5,14 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from modelserver.engine.wire.messages import Answer, Parts
 from modelserver.engine.worker.channel import ServerChannel
 from modelserver.engine.worker.work import Encoded, Work
 from modelserver_handlers.context import BatchState
-from modelserver_handlers.streaming import ClientsGone, ResponseStream
+from modelserver_handlers.streaming import ENDED, ClientsGone
 
 if TYPE_CHECKING:
     import asyncio
@@ -127,54 +126,3 @@ class CallStream:
         self._open = False
         if self.state.stream is self:
             self.state.stream = ENDED
-
-
-class _Ended:
-    """The stream of a finished call, whose threads may still use it."""
-
-    def send(self, parts: Mapping[int, Any]) -> None:
-        """Ignores the parts."""
-
-    def is_cancelled(self, idx: int) -> bool:
-        return True
-
-    def close(self) -> None:
-        """Already closed."""
-
-
-ENDED = _Ended()
-
-
-def holds_generators(outputs: Sequence[Any]) -> bool:
-    """Whether an answer among these is a generator."""
-    return GeneratorType in map(type, outputs)
-
-
-def exhaust(outputs: Sequence[Any], stream: ResponseStream) -> tuple[list[Any], dict[int, Exception]]:
-    """Sends the parts that generators among the answers yield, one of each in turn.
-
-    Returns the answers with the generators' return values in their places (no bytes for None), and the errors
-    by position. Raises ClientsGone if all clients have disconnected.
-    """
-    ended = list(outputs)
-    failed: dict[int, Exception] = {}
-    running = {position: output for position, output in enumerate(ended) if type(output) is GeneratorType}
-    try:
-        while running:
-            parts: dict[int, Any] = {}
-            for position, generator in list(running.items()):
-                try:
-                    if not stream.is_cancelled(position):
-                        parts[position] = next(generator)
-                        continue
-                    ended[position] = b""
-                except StopIteration as end:
-                    ended[position] = b"" if end.value is None else end.value
-                except Exception as error:  # noqa: BLE001 - user code may raise anything
-                    failed[position] = error
-                running.pop(position).close()
-            stream.send(parts)
-    finally:
-        for generator in running.values():
-            generator.close()
-    return ended, failed

@@ -10,9 +10,10 @@ from typing import Any
 from modelserver.engine.wire.messages import INSTANCE, TENSORS, Answer, Measurement, Result, Row, sendable
 from modelserver.engine.worker.rows.rows import Decoded
 from modelserver_handlers.context import BatchState
+from modelserver_handlers.contract import ContractBroken
 from modelserver_handlers.errors import text_of
 from modelserver_handlers.failures import explain_failure, for_clients, in_short, located
-from modelserver_handlers.gpu_errors import is_of_memory
+from modelserver_handlers.gpu_errors import is_out_of_memory
 from modelserver_handlers.hints import hint_for
 from modelserver_handlers.tensor_rows import TensorRows
 
@@ -84,40 +85,6 @@ class Work:
         answers = [answer for answer, _ in done]
         message = Result(self.sequence, answers, seconds, self.phases, self.calls, self.metrics or None)
         return message, [content for _, content in done]
-
-
-class ContractBroken(Exception):
-    """The handler did not return one answer per instance; ``short`` is TorchServe's message.
-
-    ``method`` is what returned it.
-    """
-
-    def __init__(self, short: str, message: str, method: str = "handle") -> None:
-        super().__init__(message)
-        self.short = short
-        self.method = method
-
-
-def check_contract(outputs: Any, expected: int, method: str = "handle") -> None:
-    """Raises :class:`ContractBroken` unless ``outputs`` of the method is a list of ``expected`` answers."""
-    if not isinstance(outputs, list):
-        raise ContractBroken(
-            "Invalid model predict output",
-            f"The handler returned {type(outputs).__name__}, a list is needed.",
-            method,
-        )
-    if len(outputs) != expected:
-        raise ContractBroken(
-            "number of batch response mismatched",
-            "size of prediction is not equal to the size of instances: "
-            f"expected {expected}, the handler returned {len(outputs)}",
-            method,
-        )
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    """Whether host or device memory is exhausted; for devices, messages contain CUDA (reference 6.5)."""
-    return isinstance(error, MemoryError) or "CUDA" in text_of(error) or is_of_memory(error)
 
 
 def describe_failure(error: Exception, row: Row, model_dir: Path | None = None) -> Encoded:

@@ -1,11 +1,10 @@
-import json
 import math
 
 import pytest
 
 from modelserver.engine.tensors.datatypes import pack, unpack
 from modelserver.engine.tensors.rows import OutputForm, OutputWish
-from modelserver.engine.worker.rows.classes import Labels, NotClassifiable, classified
+from modelserver.engine.worker.rows.classes import NotClassifiable, classified
 
 NAN = math.nan
 
@@ -56,25 +55,3 @@ def test_tensors_stay_without_the_parameter(wish):
 def test_outputs_without_classes_are_refused(datatype, values):
     with pytest.raises(NotClassifiable, match=f"output 'y': there are no classes, as it is {datatype}"):
         classes(values, datatype=datatype)
-
-
-@pytest.mark.parametrize(
-    ("text", "result", "warns"),
-    [
-        (json.dumps({"0": "cat", "1": ["n1", "dog"]}), {"0": "cat", "1": "dog"}, False),
-        (None, {}, False),
-        ("[1]", {}, True),
-        ("{", {}, True),
-        (json.dumps({"0": 1}), {}, True),
-    ],
-    ids=["labels", "no file", "a list", "no JSON", "numbers"],
-)
-def test_labels_of_a_model_are_read_once(tmp_path, caplog, text, result, warns):
-    if text is not None:
-        (tmp_path / "index_to_name.json").write_text(text)
-    labels = Labels(str(tmp_path))
-
-    assert labels() == result
-    (tmp_path / "index_to_name.json").write_text("{}")
-    assert labels() == result
-    assert len(caplog.records) == warns

@@ -7,19 +7,14 @@ A client asks for it by the parameter ``classification`` of a requested output, 
 from __future__ import annotations
 
 import heapq
-import logging
 import math
 import struct
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from modelserver.engine.tensors.datatypes import BYTES, pack, unpack
 from modelserver.engine.tensors.rows import OutputForm, OutputWish
 from modelserver.engine.tensors.tensor import CLASSIFICATION
-from modelserver_handlers.labels import LABELS_FILE, load_label_mapping
-
-_log = logging.getLogger(__name__)
 
 _SINGLE = struct.Struct("f")
 _NARROW = frozenset({"FP16", "BF16", "FP32"})
@@ -27,24 +22,6 @@ _NARROW = frozenset({"FP16", "BF16", "FP32"})
 
 class NotClassifiable(Exception):
     """The client asked for the classes of an output that has none."""
-
-
-class Labels:
-    """The labels of a model by index, read when they are first needed; none if there is no such file."""
-
-    def __init__(self, model_dir: str) -> None:
-        self._path = Path(model_dir) / LABELS_FILE
-        self._read: Mapping[str, str] | None = None
-
-    def __call__(self) -> Mapping[str, str]:
-        if self._read is None:
-            self._read = {}
-            try:
-                if self._path.is_file():
-                    self._read = load_label_mapping(self._path) or {}
-            except (OSError, ValueError) as error:
-                _log.warning("Classes are answered without labels: %s: %s", self._path.name, error)
-        return self._read
 
 
 def classified(
