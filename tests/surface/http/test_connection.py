@@ -93,8 +93,10 @@ async def test_connection_ends_at_shutdown_once_it_is_idle(wire, busy):
     busy.send(post())
     application.send(post(path="/cold"))
     for each in (wire, busy, application):
-        each.connection.shutdown()
+        each.listener.shutdown()
     assert (wire.transport.closed, busy.transport.closed) == (True, False)
+    # One that was accepted just before.
+    assert Wire(listener=wire.listener).transport.closed
     busy.hot.exchanges[0].reply(200, b"done")
     await settle()
 

@@ -69,11 +69,3 @@ async def test_preflight_request_passes_where_cors_is_on():
 
     assert wire.statuses == [200, 400]
     assert refused.count(b"access-control-allow-origin: *\r\n") == 1
-
-
-async def test_connection_is_closed_if_its_listener_has_shut_down():
-    wire = guarded()
-    wire.listener.shutdown()
-
-    assert wire.transport.closed
-    assert Wire(listener=wire.listener).transport.closed
