@@ -136,7 +136,7 @@ class LineReader:
         except OSError:
             data = b""
         if data:
-            self._pace(self._take_piece(data))
+            self.feed(data)
         else:
             self.close()
 
@@ -150,18 +150,6 @@ class LineReader:
             return _OTHERS * (time.thread_time() - began)
         return _PAUSE if self._unread else 0.0
 
-    def _pace(self, pause: float) -> None:
-        """Continues reading after a pause in seconds."""
-        assert self._descriptor is not None  # noqa: S101 - a pause ends with the reading
-        if pause and self._pause is None:
-            self._loop.remove_reader(self._descriptor)
-        elif not pause and self._pause is not None:
-            self._loop.add_reader(self._descriptor, self._read)
-        self._pause = self._loop.call_later(pause, self._go_on) if pause else None
-
-    def _go_on(self) -> None:
-        self._pace(self._take_piece(self._unread) if self._unread else 0.0)
-
     def feed(self, data: bytes) -> None:
         """Takes what an agent has read, which limits the bytes per second; lines are processed in pieces."""
         self._fed.append(data)
@@ -169,13 +157,18 @@ class LineReader:
             self._digest()
 
     def _digest(self) -> None:
-        unread = b"".join((self._unread, *self._fed))
+        """Processes some of what has come, and the rest after a pause, in which the pipe is not read."""
+        unread, was_paused = b"".join((self._unread, *self._fed)), self._pause is not None
         self._fed.clear()
         if len(unread) > _BACKLOG:
             # More than can be logged in this second: its lines are only counted.
             self._logged = LINES_A_SECOND
-        self._take_piece(unread)
-        self._pause = self._loop.call_later(_PAUSE, self._digest) if self._unread else None
+        pause = self._take_piece(unread) if unread else 0.0
+        self._pause = self._loop.call_later(pause, self._digest) if pause else None
+        if self._descriptor is not None and pause and not was_paused:
+            self._loop.remove_reader(self._descriptor)
+        elif self._descriptor is not None and was_paused and not pause:
+            self._loop.add_reader(self._descriptor, self._read)
 
     def data_received(self, data: bytes) -> None:
         allowed = self._allowance()
