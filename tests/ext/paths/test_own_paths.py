@@ -103,22 +103,7 @@ def test_path_belongs_to_a_version_that_is_being_prepared(models):
 
 @pytest.mark.parametrize(
     "path",
-    [
-        "",
-        "api",
-        "/",
-        "/api/",
-        "//api",
-        "/a b",
-        "/a%20b",
-        "/ä",
-        "/../x",
-        "/a/.",
-        "/a?b",
-        "/a" * 9,
-        "/" + "a" * 256,
-        7,
-    ],
+    ["", "api", "/", "/a/", "//a", "/ ", "/%20", "/ä", "/../x", "/a/.", "/?", "/a" * 9, "/" + "a" * 256, 7],
 )
 def test_what_is_no_path_is_refused(models, path):
     with pytest.raises(BadRequest, match="a path such as /api is needed"):
