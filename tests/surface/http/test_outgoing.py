@@ -25,13 +25,12 @@ class Client:
 
 @pytest.mark.parametrize(
     ("most", "front_ends", "limit"),
-    [(30_000_000, 0, 30_000_000), (30_000_000, 2, 6_000_000), (50_000_000, 2, 10_000_000)],
+    [(30_000_000, 1, 30_000_000), (30_000_000, 2, 6_000_000), (50_000_000, 2, 10_000_000)],
 )
 def test_limit_is_shared(most, front_ends, limit):
     settings = Settings(max_outgoing_bytes=most, max_response_size=6_000_000)
 
-    sut = Outgoing.of(settings, front_ends=front_ends) if front_ends else Outgoing.of(settings)
-    assert sut.limit == limit
+    assert Outgoing.of(settings, front_ends=front_ends).limit == limit
 
 
 def test_size_of_a_holder_is_the_last_one():
