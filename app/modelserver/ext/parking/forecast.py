@@ -2,7 +2,7 @@
 
 Requests are expected at a time if there were some at that time of each of the last three hours, or of the day
 before. The minutes of the last hour are known, and quarters of an hour before that: a use of yesterday is
-expected for its whole quarter. Times are seconds before or after now; there is no clock.
+expected for a quarter of an hour. Times are seconds before or after now; there is no clock.
 """
 
 from __future__ import annotations
