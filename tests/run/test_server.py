@@ -12,6 +12,7 @@ import httpx
 import pytest
 from tests.e2e.serving import free_port
 
+from modelserver.engine.telemetry import stalls
 from modelserver.errors import ConfigError
 from modelserver.ext import EXTENSIONS
 from modelserver.models.settings.address import Address
@@ -27,6 +28,8 @@ def free_address():
 @pytest.fixture
 def temp(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    # It would hold for the tests that follow, too.
+    monkeypatch.setattr(stalls, "limit_tracebacks", lambda: None)
     return tmp_path
 
 
