@@ -117,7 +117,9 @@ class InferenceApi:
                     route = exchange.target.route
             name = route.model or _named(exchange) or self._only_one()
             model = self._registry.version_for(name, route.version, exchange)
-            if not self._serve_first(exchange, codec, model, monotonic()):
+            # Models that are always loaded need no call for that.
+            demand = model.pool.crew.on_demand
+            if demand is None or not self._serve_first(exchange, codec, model, monotonic()):
                 self._submit(exchange, codec, model, codec.read(exchange, model), monotonic())
         except weight.TooHeavy:
             self._serve_off_loop(exchange, route, model, monotonic())
