@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from modelserver.ext import EXTENSIONS
-from modelserver.run import cli
-from modelserver.tools import COMMANDS
+from modelserver.tools import COMMANDS, start_stop
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -17,7 +16,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments and (module := COMMANDS.get(arguments[0])) is not None:
         status: int = import_module(module).main(arguments[1:])
         return status
-    return cli.main(arguments, EXTENSIONS)
+    return start_stop.main(arguments, EXTENSIONS)
 
 
 if __name__ == "__main__":

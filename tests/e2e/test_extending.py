@@ -15,9 +15,9 @@ COMMAND = f"""
 import os, sys
 from modelserver.ext import EXTENSIONS
 from modelserver.extension import ExtensionRow
-from modelserver.run import cli
+from modelserver.tools import start_stop
 table = {{{ROW.replace("modelserver.ext.batch_sizes", "batch_sizes")}}}
-sys.exit(cli.main(sys.argv[1:], {{**EXTENSIONS, **table}}))
+sys.exit(start_stop.main(sys.argv[1:], {{**EXTENSIONS, **table}}))
 """
 
 

@@ -25,7 +25,7 @@ class Server:
 
 
 def launch(monkeypatch, server, *arguments):
-    monkeypatch.setattr(llm.cli, "main", server.main)
+    monkeypatch.setattr(llm.start_stop, "main", server.main)
     return llm.main(arguments)
 
 

@@ -1,4 +1,4 @@
-"""The command ``modelserver``: TorchServe's flags, messages and exit codes (reference 2)."""
+"""TorchServe's flags, and the server that they describe, in this process (reference 2)."""
 
 from __future__ import annotations
 
@@ -7,36 +7,24 @@ import contextlib
 import gc
 import json
 import os
-import signal
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modelserver import __version__
 from modelserver.errors import ConfigError
 from modelserver.models.settings.key import OWN, TORCHSERVE, Key, Kind
 from modelserver.models.settings.load import LoadedSettings, explain, load_settings
 from modelserver.models.settings.settings import BATCHER, KEYS, PAYLOADS, Settings
 from modelserver.models.settings.sources import named_config_file
-from modelserver.run.daemon import Readiness, print_line, start_detached
-from modelserver.run.pidfile import (
-    address_file,
-    is_alive,
-    own_pid_file,
-    pid_file,
-    remove_orphan,
-    running_server,
-)
+from modelserver.run.pidfile import address_file, own_pid_file, pid_file
+from modelserver.run.readiness import Readiness, print_line
 from modelserver.surface.auth.policy import notice
-from modelserver.surface.auth.scopes import KEY_FILE
 
 if TYPE_CHECKING:
     from modelserver.engine.telemetry.logs import Logs
     from modelserver.extension import ExtensionRow
 
-STOP_TIMEOUT = 60.0
 ALREADY_RUNNING = "modelserver is already running, please use modelserver --stop to stop modelserver."
 
 _NO_EFFECT = "accepted for compatibility, without effect"
@@ -46,21 +34,6 @@ _WITHOUT_MEANING = {
     "cpp_log_config": "--cpp-log-config configures TorchServe's C++ backend",
     "plugins_path": "--plugins-path names plugins for a Java server",
 }
-
-
-def main(arguments: Sequence[str], extensions: Mapping[str, ExtensionRow]) -> int:
-    """Runs the command of the server, which may have these extensions; returns its exit status."""
-    options = build_parser().parse_args(arguments)
-    if options.version:
-        print(f"modelserver Version is {__version__}")
-        return 0
-    try:
-        if options.stop:
-            return stop(quiet=options.foreground)
-        return start(options, arguments, extensions)
-    except ConfigError as error:
-        print_line(str(error))
-        return 1
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -122,26 +95,6 @@ def add_agent_flags(parser: argparse.ArgumentParser) -> None:
 def agent_keys() -> list[Key]:
     """The settings that these flags set."""
     return [key for key in KEYS.values() if key.flag is not None and key.group in (BATCHER, PAYLOADS)]
-
-
-def start(
-    options: argparse.Namespace, arguments: Sequence[str], extensions: Mapping[str, ExtensionRow]
-) -> int:
-    """Starts the server, in this process with ``--foreground``, otherwise detached."""
-    try:
-        loaded = check(options, extensions)
-    except ConfigError as error:
-        return Readiness(options.ready_fd).failed(str(error))
-    as_json = options.foreground and loaded.settings.log_format == "json"
-    readiness = Readiness(options.ready_fd, print_json if as_json else print_line)
-    path = pid_file()
-    if running_server(path) is not None:
-        return readiness.failed(ALREADY_RUNNING)
-    if remove_orphan(path):
-        readiness.print("Removing orphan pid file.")
-    if not options.foreground and options.ready_fd is None:
-        return start_detached(arguments, wait=options.wait)
-    return serve(options, loaded, readiness, extensions)
 
 
 def check(options: argparse.Namespace, extensions: Mapping[str, ExtensionRow]) -> LoadedSettings:
@@ -283,36 +236,6 @@ def print_start(
         show(line)
     if options.print_settings or os.environ.get("MODELSERVER_PRINT_SETTINGS") == "1":
         show(explain(loaded))
-
-
-def stop(*, quiet: bool) -> int:
-    """Stops the running server (reference 2.2) and waits for its end, which frees its ports."""
-    path = pid_file()
-    pid = running_server(path)
-    if pid is None:
-        remove_orphan(path)
-        print_line("modelserver is not currently running.")
-        return 0
-    try:
-        os.kill(pid, signal.SIGTERM)
-    except ProcessLookupError:
-        print_line("modelserver already stopped.")
-        remove_orphan(path)
-        return 0
-    except PermissionError:
-        print_line(f"modelserver (process {pid}) belongs to another user and cannot be stopped.")
-        return 1
-    Path(KEY_FILE).unlink(missing_ok=True)
-    deadline = time.monotonic() + STOP_TIMEOUT
-    while is_alive(pid):
-        if time.monotonic() > deadline:
-            print_line("Stopping modelserver took too long.")
-            return 0
-        time.sleep(0.05)
-    remove_orphan(path)
-    if not quiet:
-        print_line("modelserver has stopped.")
-    return 0
 
 
 def print_json(text: str) -> None:

@@ -42,8 +42,8 @@ from modelserver.models.settings.address import Address
 from modelserver.models.settings.load import LoadedSettings, set_properties
 from modelserver.models.settings.settings import Settings
 from modelserver.run.binding import bind, roles_by_address
-from modelserver.run.daemon import STARTED_LINE
 from modelserver.run.gauges import update_pool_gauges
+from modelserver.run.readiness import STARTED_LINE
 from modelserver.run.standby import active
 from modelserver.surface.api.services import LateApp, Role, Services
 from modelserver.surface.auth.policy import WARNING, notice, wants_tokens

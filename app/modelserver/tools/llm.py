@@ -18,7 +18,7 @@ import yaml
 
 from modelserver.errors import ConfigError
 from modelserver.ext import EXTENSIONS
-from modelserver.run import cli
+from modelserver.tools import start_stop
 from modelserver.tools.archiver import ArchiveConfig, ArchiverError, build_archive, check_name
 from modelserver.tools.commands import exit_status, termination_is_interruption
 
@@ -128,7 +128,7 @@ def serve(arguments: Sequence[str]) -> int:
         try:
             flags = ["--foreground", "--ncs", "--model-store", str(store), "--models", options.model_name]
             tokens = ["--disable-token-auth"] if options.disable_token_auth else []
-            return cli.main([*flags, *tokens], EXTENSIONS)
+            return start_stop.main([*flags, *tokens], EXTENSIONS)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 

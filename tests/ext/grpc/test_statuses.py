@@ -15,7 +15,6 @@ from modelserver.ext.grpc.statuses import (
     prediction_status,
     torchserve_status,
 )
-from modelserver.surface.http.intake import IntakeFull
 
 _TABLE = {
     400: 3,
@@ -83,7 +82,7 @@ def test_refused_prediction_is_internal(error, text):
         assert prediction_status(RefusedRequest(error)) == (StatusCode.INTERNAL, text)
 
 
-@pytest.mark.parametrize("error", [errors.ServiceUnavailable("full"), IntakeFull(1), no_worker("m")])
+@pytest.mark.parametrize("error", [errors.ServiceUnavailable("full"), no_worker("m")])
 def test_refusals_that_clients_may_repeat(error):
     """What is 503 over REST is UNAVAILABLE in all services, the code on which clients of gRPC retry."""
     code, text = prediction_status(RefusedRequest(error))

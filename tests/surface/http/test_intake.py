@@ -3,10 +3,11 @@ import asyncio
 import pytest
 from tests.simulated_time import run
 
+from modelserver.errors import ServiceUnavailable
 from modelserver.models.settings.settings import Settings
 from modelserver.surface.http import intake
 from modelserver.surface.http.head import HEADER_LIMIT
-from modelserver.surface.http.intake import Intake, IntakeFull
+from modelserver.surface.http.intake import Intake
 
 
 def test_share_of_a_process_is_bounded():
@@ -20,7 +21,7 @@ def test_what_waits_in_the_meantime():
     sut = Intake(10)
 
     with sut.holding(6):
-        with pytest.raises(IntakeFull, match="max_incoming_bytes=10"), sut.holding(5):
+        with pytest.raises(ServiceUnavailable, match="max_incoming_bytes=10"), sut.holding(5):
             pass
         with sut.holding(4):
             assert sut.held == 10

@@ -67,7 +67,7 @@ class ModelInfer:
         self._intake = services.intake
 
     async def read(self, message_: AnyMessage, model: ModelVersion) -> Inference:
-        """The rows of a message. Raises BadRequest, PayloadTooLarge, IntakeFull."""
+        """The rows of a message. Raises BadRequest, PayloadTooLarge, ServiceUnavailable."""
         takes = InputRules.of(model, self._limits, self._shared)
         if not isinstance(message_, EncodedMessage):
             with contextlib.suppress(TooHeavy):

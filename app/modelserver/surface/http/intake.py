@@ -54,13 +54,16 @@ class Intake:
         """Whether the connections hold more than they may."""
         return self.held > self.limit
 
-    def refusal(self) -> IntakeFull:
+    def refusal(self) -> ServiceUnavailable:
         """The error for what is too much."""
-        return IntakeFull(self.limit)
+        return ServiceUnavailable(
+            f"More than max_incoming_bytes={self.limit} bytes of requests are coming in at this time; "
+            "try later."
+        )
 
     @contextlib.contextmanager
     def holding(self, size: int) -> Iterator[None]:
-        """Counts ``size`` bytes while in the context. Raises IntakeFull."""
+        """Counts ``size`` bytes while in the context. Raises ServiceUnavailable."""
         self.add(size)
         try:
             if self.is_over:
@@ -109,12 +112,3 @@ def trim() -> None:
     """Gives freed memory back to the system, which glibc does late or never; others do it themselves."""
     with contextlib.suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
-
-
-class IntakeFull(ServiceUnavailable):
-    """More is being received at one time than the server may hold."""
-
-    def __init__(self, limit: int) -> None:
-        super().__init__(
-            f"More than max_incoming_bytes={limit} bytes of requests are coming in at this time; try later."
-        )

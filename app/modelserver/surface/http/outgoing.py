@@ -84,9 +84,11 @@ class Outgoing:
             self._cut(_PATIENCE)
         return not self.is_tight
 
-    def refusal(self) -> OutgoingFull:
+    def refusal(self) -> ServiceUnavailable:
         """The error for a request that there is no room for."""
-        return OutgoingFull(self.limit)
+        return ServiceUnavailable(
+            f"Nearly max_outgoing_bytes={self.limit} bytes of answers wait for their clients; try later."
+        )
 
     def _cut(self, patience: float) -> None:
         """Cuts those that have waited longest, and at least ``patience`` seconds, until there is room."""
@@ -107,12 +109,3 @@ class Outgoing:
                 before - self.held,
                 number,
             )
-
-
-class OutgoingFull(ServiceUnavailable):
-    """More answers wait for their clients than the server may hold."""
-
-    def __init__(self, limit: int) -> None:
-        super().__init__(
-            f"Nearly max_outgoing_bytes={limit} bytes of answers wait for their clients; try later."
-        )

@@ -14,7 +14,7 @@ from typing import get_args
 
 from modelserver.errors import ConfigError
 from modelserver.models.settings.load import LoadedSettings, load_settings, set_properties
-from modelserver.run.daemon import STARTED_LINE
+from modelserver.run.readiness import STARTED_LINE
 from modelserver.tools.migrate.calls import MigrationError, Port
 from modelserver.tools.migrate.servers import Address, Launch
 from modelserver.tools.migrate.tables import FLAGS, SHORT_FLAGS
