@@ -112,18 +112,18 @@ def test_threads_are_the_models_then_the_nodes_then_the_share(own, node, threads
 
 
 def test_gpus_are_numbered_as_the_server_does():
-    default = variables_of(environment(), {})
-    chosen = variables_of(environment(), {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"})
-    own = variables_of(environment(own={"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}), {})
-
-    assert default["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
-    assert chosen["CUDA_DEVICE_ORDER"] == own["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST"
+    fastest = {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}
+    for own, node, order in (
+        ({}, {}, "PCI_BUS_ID"),
+        ({}, fastest, "FASTEST_FIRST"),
+        (fastest, {}, "FASTEST_FIRST"),
+    ):
+        assert variables_of(environment(own=own), node)["CUDA_DEVICE_ORDER"] == order
 
 
 def test_server_and_node_make_the_same_variables_of_which_packages_win():
     node = {"A": "node", "B": "node", "C": "node"}
-    packages = {"A": "packages"}
-    variables = variables_of(environment(own={"A": "own", "B": "own"}), node, packages)
+    variables = variables_of(environment(own={"A": "own", "B": "own"}), node, {"A": "packages"})
 
     assert [variables[name] for name in "ABC"] == ["packages", "own", "node"]
 
