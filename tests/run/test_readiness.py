@@ -2,7 +2,6 @@ import os
 
 import pytest
 
-from modelserver.run import readiness as module
 from modelserver.run.readiness import STARTED_LINE, Readiness
 
 
@@ -25,7 +24,7 @@ def pipe():
 
 def test_readiness_is_reported_in_lines(pipe, monkeypatch):
     detached = []
-    monkeypatch.setattr(module, "detach_output", lambda: detached.append(True))
+    monkeypatch.setattr("modelserver.run.readiness.detach_output", lambda: detached.append(True))
     lines, writing = pipe
     readiness = Readiness(writing)
     readiness.progress("Loading a\nb")

@@ -8,9 +8,7 @@ import pytest
 
 from modelserver import __version__
 from modelserver.__main__ import main
-from modelserver.run.cli import build_parser
 from modelserver.run.pidfile import own_pid_file
-from modelserver.run.readiness import STARTED_LINE
 from modelserver.tools import start_stop
 
 
@@ -122,7 +120,7 @@ def test_stop_that_cannot(temp, monkeypatch, capsys, error, code, printed):
 
 
 def test_help_names_every_flag_of_torchserve():
-    printed = build_parser().format_help()
+    printed = start_stop.build_parser().format_help()
     flags = (
         "-v --version --start --stop --ts-config --model-store --workflow-store --models --log-config"
         " --cpp-log-config --foreground --no-config-snapshots --ncs --plugins-path --ppath"
@@ -168,7 +166,7 @@ def test_a_detached_server_is_started(child, capsys):
     )
 
     assert start_stop.start_detached(["--start"]) == 0
-    assert capsys.readouterr().out == f"{STARTED_LINE}\n"
+    assert capsys.readouterr().out == f"{start_stop.STARTED_LINE}\n"
     os.kill(started[0].pid, 0)
 
 
@@ -195,4 +193,7 @@ def test_a_server_started_as_torchserve_can_be_recognized(monkeypatch):
     assert start_stop.known_as() == []
     monkeypatch.setenv("MODELSERVER_STARTED_AS", "torchserve")
     assert "org.pytorch.serve.ModelServer" in start_stop.known_as()
-    assert build_parser().parse_args(start_stop.known_as()).known_as == "org.pytorch.serve.ModelServer"
+    assert (
+        start_stop.build_parser().parse_args(start_stop.known_as()).known_as
+        == "org.pytorch.serve.ModelServer"
+    )

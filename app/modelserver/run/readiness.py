@@ -11,7 +11,7 @@ STARTED_LINE = "Model server started."
 
 # Lines that the serving process writes to the command.
 STARTED = "started"
-STARTED_IN_PART = "started in part"
+IN_PART = "started in part"
 FAILED = "failed "
 PROGRESS = "progress "
 
@@ -47,7 +47,7 @@ class Readiness:
         if self._descriptor is None:
             self.print(STARTED_LINE)
         else:
-            self._end(STARTED if loaded else STARTED_IN_PART)
+            self._end(STARTED if loaded else IN_PART)
             detach_output()
 
     def failed(self, reason: str) -> int:

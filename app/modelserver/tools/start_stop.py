@@ -23,15 +23,7 @@ from modelserver.models.settings.key import TORCHSERVE
 from modelserver.models.settings.sources import STARTED_AS
 from modelserver.run.cli import ALREADY_RUNNING, build_parser, check, print_json, serve
 from modelserver.run.pidfile import is_alive, pid_file, remove_orphan, running_server
-from modelserver.run.readiness import (
-    FAILED,
-    PROGRESS,
-    STARTED,
-    STARTED_IN_PART,
-    STARTED_LINE,
-    Readiness,
-    print_line,
-)
+from modelserver.run.readiness import FAILED, IN_PART, PROGRESS, STARTED, STARTED_LINE, Readiness, print_line
 from modelserver.surface.auth.scopes import KEY_FILE
 
 STOP_TIMEOUT = 60.0
@@ -123,11 +115,11 @@ def start_detached(arguments: Sequence[str], *, wait: bool = False) -> int:
         process.terminate()
         print_line("Interrupted, the server was not started.")
         return 130
-    if outcome in (STARTED, STARTED_IN_PART):
+    if outcome in (STARTED, IN_PART):
         # The server keeps running: this process must not wait for it.
         process.returncode = 0
         print_line(STARTED_LINE)
-        return int(wait and outcome == STARTED_IN_PART)
+        return int(wait and outcome == IN_PART)
     code = process.wait()
     if outcome is None:
         outcome = f"modelserver ended with status {code} before it listened."

@@ -4,6 +4,7 @@ import re
 import sys
 
 import pytest
+from tests.ext.packages.test_environments import played
 
 from modelserver.engine.pools.variables import THREAD_VARIABLES, worker_variables
 from modelserver.engine.wire.marks import MARK
@@ -20,14 +21,6 @@ def model_dir(tmp_path, monkeypatch):
     made.mkdir()
     (made / "requirements.txt").write_text("--no-index\ntiny==1.0\n")
     return made
-
-
-def played(tmp_path, script):
-    """A Python whose ``-m pip`` is this shell script."""
-    path = tmp_path / "python"
-    path.write_text(f'#!/bin/sh\nif [ "$2" = pip ]; then\n{script}\nelse\nexec {sys.executable} "$@"\nfi\n')
-    path.chmod(0o755)
-    return str(path)
 
 
 def note_in(lines):
