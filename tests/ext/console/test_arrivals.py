@@ -1,17 +1,19 @@
 """What came to a version, and how long that is remembered."""
 
+import asyncio
 import sys
 from types import SimpleNamespace
 
 import pytest
 
 from modelserver.engine.telemetry.metrics import ServerMetrics
-from modelserver.ext.console.arrivals import DAY, Arrivals
+from modelserver.ext.console.arrivals import DAY, Arrivals, follow_arrivals
 
 
 def registered(version="1.0", workers=1):
     pool = SimpleNamespace(workers=[None] * workers)
-    return SimpleNamespace(metrics=ServerMetrics(hostname="h").model("m", version), pool=pool)
+    metrics = ServerMetrics(hostname="h").model("m", version)
+    return SimpleNamespace(metrics=metrics, pool=pool, histories={})
 
 
 def serve(model, requests=1, seconds=0.01):
@@ -128,3 +130,13 @@ def test_a_look_costs_few_calls():
         sys.setprofile(None)
 
     assert max(calls.values()) < 40 * 2000
+
+
+async def test_versions_whose_metrics_are_shown_are_followed():
+    models = [registered(), registered()]
+    models[1].metrics.series.hide()
+    following = asyncio.ensure_future(follow_arrivals(SimpleNamespace(versions=lambda: models)))
+    await asyncio.sleep(0)
+    following.cancel()
+
+    assert [bool(model.histories) for model in models] == [True, False]
