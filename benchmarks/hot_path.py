@@ -36,7 +36,7 @@ from modelserver.engine.pools.channel import Channel
 from modelserver.engine.pools.devices import DeviceRing
 from modelserver.engine.pools.flights import MAX_IN_FLIGHT, Flights
 from modelserver.engine.pools.pool import Pool
-from modelserver.engine.pools.spec import PoolLimits, WorkerSpec, WorkerState, WorkerTimes
+from modelserver.engine.pools.spec import PoolLimits, Receiver, WorkerSpec, WorkerState, WorkerTimes
 from modelserver.engine.pools.worker import Worker
 from modelserver.engine.telemetry.access import AccessLog
 from modelserver.engine.telemetry.metrics import ServerMetrics
@@ -214,7 +214,7 @@ class Server(Subject):
 
         listener = HttpListener(cast("Any", echo.app), hot, 1 << 20, on_response)
         self.connect(lambda: HttpProtocol(listener))
-        self._channel = Channel(worker._on_message, lambda _: None, 1 << 30)
+        self._channel = Channel(Receiver(worker._on_message, worker._on_lost), 1 << 30)
         self._channel.connection_made(Transport(socket=socket.socketpair()[0]))
 
     async def turn(self) -> float:
