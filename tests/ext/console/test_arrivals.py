@@ -132,7 +132,7 @@ def test_a_look_costs_few_calls():
     assert max(calls.values()) < 40 * 2000
 
 
-async def test_versions_whose_metrics_are_shown_are_followed():
+async def test_versions_with_visible_metrics_are_followed():
     models = [registered(), registered()]
     models[1].metrics.series.hide()
     following = asyncio.ensure_future(follow_arrivals(SimpleNamespace(versions=lambda: models)))
