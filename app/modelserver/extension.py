@@ -205,7 +205,8 @@ class Host:
     ) -> None:
         """``prepare`` is called with each version before its workers start, and may refuse it by an error.
 
-        ``changed`` is called with each running version whose options have changed.
+        ``changed`` is called with each running version whose options have changed. What the extension sees of
+        a version, it can store in its ``histories``, which pass to the version that replaces it.
         """
         self.registry.builder.follows.append((prepare, changed))
 
