@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from modelserver.ext import EXTENSIONS
-from modelserver.tools import COMMANDS, start_stop
+from modelserver.run import start_stop
+from modelserver.tools import COMMANDS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

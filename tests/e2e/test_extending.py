@@ -15,7 +15,7 @@ COMMAND = f"""
 import os, sys
 from modelserver.ext import EXTENSIONS
 from modelserver.extension import ExtensionRow
-from modelserver.tools import start_stop
+from modelserver.run import start_stop
 table = {{{ROW.replace("modelserver.ext.batch_sizes", "batch_sizes")}}}
 sys.exit(start_stop.main(sys.argv[1:], {{**EXTENSIONS, **table}}))
 """

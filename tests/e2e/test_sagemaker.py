@@ -15,8 +15,8 @@ import pytest
 from tests.e2e.serving import Home, free_port, run_to_end, wait_until
 from tests.waiting import is_alive
 
+from modelserver.run.start_stop import JAVA_CLASS
 from modelserver.tools.aliases import install
-from modelserver.tools.start_stop import JAVA_CLASS
 
 HANDLER = """
 from answers import ANSWER

@@ -18,7 +18,7 @@ import yaml
 
 from modelserver.errors import ConfigError
 from modelserver.ext import EXTENSIONS
-from modelserver.tools import start_stop
+from modelserver.run import start_stop
 from modelserver.tools.archiver import ArchiveConfig, ArchiverError, build_archive, check_name
 from modelserver.tools.commands import exit_status, termination_is_interruption
 

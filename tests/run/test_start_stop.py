@@ -8,8 +8,8 @@ import pytest
 
 from modelserver import __version__
 from modelserver.__main__ import main
+from modelserver.run import start_stop
 from modelserver.run.pidfile import own_pid_file
-from modelserver.tools import start_stop
 
 
 @pytest.fixture(autouse=True)
