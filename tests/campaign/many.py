@@ -70,6 +70,10 @@ def disturb(report: Report, server: Server, what: str, names: list[str], seconds
     tally = RecentTally(names, disturber.changed)
     # Some are popular.
     tally.models = [name for number, name in enumerate(names) for _ in range(max(1, 60 // (number + 1)))]
+    # What is kept of a model from its first load on is no growth.
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        first = set(pool.map(lambda name: server.predict(name, b"first").status_code, names))
+    report.hold(first == {200}, f"{what}: first requests were answered with {sorted(first)}")
     warm = time.monotonic() + min(20.0, seconds / 4)
     ask_by_http(server, tally, CLIENTS, lambda: time.monotonic() < warm, PAUSE)
     before, end = Holdings.of(server), time.monotonic() + seconds

@@ -24,7 +24,14 @@ from modelserver.errors import ModelServerError, ServiceUnavailable
 from modelserver.ext.parking.budgets import MIB, Budget, Budgets
 from modelserver.ext.parking.history import History, recent_uses
 from modelserver.ext.parking.machines import guest_of, shared
-from modelserver.ext.parking.memory import gpus_of, is_leaving, own_memory, pids_of, workers_by_gpu
+from modelserver.ext.parking.memory import (
+    gpus_of,
+    is_leaving,
+    own_memory,
+    pids_of,
+    return_freed,
+    workers_by_gpu,
+)
 from modelserver.ext.parking.meters import ParkingMeters
 from modelserver.ext.parking.needs import Need, Needs
 from modelserver.ext.parking.prewarming import EVERY, Prewarming, has_habits, is_over
@@ -277,6 +284,7 @@ class Keeper:
         everything: Iterable[Resident] = fresh
         if is_over(self._measured_at, MEASURES, now):
             self._measured_at = now
+            await asyncio.to_thread(return_freed)
             everything = {**self._active, **dict.fromkeys(fresh)}
         chosen = [each for each in everything if each.state == "loaded"]
         if not chosen:
