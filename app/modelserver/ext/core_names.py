@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 NAMES: Final[Mapping[str, str]] = {
+    "engine.batching.policies": "Waiting",
     "engine.batching.queue": "BatchQueue QueueFull",
     "engine.batching.request": "Batch Parcel Request SequencedRequest",
     "engine.demand": "Demand",

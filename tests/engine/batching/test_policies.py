@@ -16,6 +16,7 @@ from modelserver.engine.batching.policies import (
     GapEstimate,
     Greedy,
     ReturnEstimate,
+    Waiting,
     Window,
     WorkerEstimate,
     make_policy,
@@ -26,7 +27,7 @@ from modelserver.engine.wire.messages import Row
 
 
 def one_idle(count, oldest, newest):
-    return count, oldest, newest, 1
+    return Waiting(count, oldest, newest, idle_workers=1)
 
 
 def learned(policy, a, b, gap, until=100.0):
@@ -56,9 +57,9 @@ def test_window_and_greedy_ignore_what_was_learned():
         policy.arrived(7, 10.4)
         policy.finished(7, 30.0, 0.0)
 
-    assert window.due(*one_idle(3, oldest=10.0, newest=10.4), now=10.4) == 10.5
-    assert window.due(1, 10.0, 10.0, idle=3, now=12.0) == 10.5
-    assert greedy.due(*one_idle(1, 5.0, 5.0), now=5.0) == 5.0
+    assert window.due(one_idle(3, oldest=10.0, newest=10.4), now=10.4) == 10.5
+    assert window.due(Waiting(1, 10.0, 10.0, idle_workers=3), now=12.0) == 10.5
+    assert greedy.due(one_idle(1, 5.0, 5.0), now=5.0) == 5.0
 
 
 @given(
@@ -226,10 +227,10 @@ def test_silence_says_nothing_about_returns():
 
 def test_adaptive_without_knowledge_is_greedy():
     policy = Adaptive(1.0)
-    assert policy.due(*one_idle(1, 0.0, 0.0), now=0.0) == 0.0
+    assert policy.due(one_idle(1, 0.0, 0.0), now=0.0) == 0.0
     policy.arrived(1, 0.0)
     policy.arrived(1, 0.001)
-    assert policy.due(*one_idle(1, 0.0, 0.001), now=0.001) == 0.001
+    assert policy.due(one_idle(1, 0.0, 0.001), now=0.001) == 0.001
 
 
 @pytest.mark.parametrize(
@@ -250,7 +251,7 @@ def test_adaptive_holds_where_it_pays_and_for_as_long(count, gap, silence):
     policy = learned(Adaptive(10.0), 0.050, 0.001, gap, until=now)
     waits_since = now - (count - 1) * gap
 
-    due = policy.due(*one_idle(count, waits_since, now), now)
+    due = policy.due(one_idle(count, waits_since, now), now)
 
     assert due == pytest.approx(now + silence, abs=1e-6)
 
@@ -259,24 +260,24 @@ def test_adaptive_holds_for_nobody_with_another_worker_free_or_when_all_came_bac
     """With a second idle worker the next arrival would not wait; no more come than the last batch had."""
     policy = learned(Adaptive(10.0), 0.050, 0.001, 0.001)
     for i in range(32):
-        assert policy.due(*one_idle(1, 100.0, 100.0), now=100.0) > 100.0
-        assert policy.due(1, 100.0, 100.0, idle=2, now=100.0) == 100.0
+        assert policy.due(one_idle(1, 100.0, 100.0), now=100.0) > 100.0
+        assert policy.due(Waiting(1, 100.0, 100.0, idle_workers=2), now=100.0) == 100.0
         policy.arrived(1, 100.0 + i * 1e-6)
 
-    assert policy.due(*one_idle(1, 100.0, 100.0), now=100.0) == 100.0
+    assert policy.due(one_idle(1, 100.0, 100.0), now=100.0) == 100.0
 
 
 @given(count=st.integers(1, 31), gap=st.floats(1e-5, 0.1))
 def test_adaptive_does_not_hold_where_batching_saves_nothing(count, gap):
     policy = learned(Adaptive(10.0), 0.0, 0.010, gap)
-    assert policy.due(*one_idle(count, 100.0, 100.0), now=100.0) == 100.0
+    assert policy.due(one_idle(count, 100.0, 100.0), now=100.0) == 100.0
 
 
 def test_adaptive_gives_up_when_the_burst_is_over():
     policy = learned(Adaptive(10.0), 0.050, 0.001, 0.002)
 
-    assert policy.due(*one_idle(1, 100.0, 100.0), now=100.005) > 100.005
-    assert policy.due(*one_idle(1, 100.0, 100.0), now=100.007) <= 100.007
+    assert policy.due(one_idle(1, 100.0, 100.0), now=100.005) > 100.005
+    assert policy.due(one_idle(1, 100.0, 100.0), now=100.007) <= 100.007
 
 
 def independent(policy, gap, workers):
@@ -305,10 +306,10 @@ def test_the_last_worker_waits_for_a_batch_of_its_turn(workers, gap, turn):
     policy = independent(Adaptive(10.0), gap, workers)
     few, enough = math.ceil(turn) - 1, math.ceil(turn + 1e-6)
 
-    held = policy.due(*one_idle(few, 100.0, 100.0), now=100.0)
+    held = policy.due(one_idle(few, 100.0, 100.0), now=100.0)
 
     assert 100.0 < held <= 100.0 + 5 * gap + 1e-9
-    assert policy.due(*one_idle(enough, 100.0, 100.0), now=100.0) == 100.0
+    assert policy.due(one_idle(enough, 100.0, 100.0), now=100.0) == 100.0
 
 
 @given(
@@ -321,7 +322,7 @@ def test_the_last_worker_waits_for_a_batch_of_its_turn(workers, gap, turn):
 def test_a_turn_never_lasts_beyond_the_cap(delay, gap, count, spread, workers):
     policy = independent(Adaptive(delay), gap, workers)
 
-    due = policy.due(*one_idle(count, 100.0 - spread, 100.0), now=100.0)
+    due = policy.due(one_idle(count, 100.0 - spread, 100.0), now=100.0)
 
     assert due <= max(100.0, 100.0 - spread + delay)
 
@@ -335,20 +336,20 @@ def test_arrivals_all_at_one_moment_or_after_a_pause_are_not_held(gap, workers, 
     policy = independent(Adaptive(10.0), gap, workers)
     policy.arrived(count, at)
 
-    assert policy.due(*one_idle(1, at, at), now=at) == at
+    assert policy.due(one_idle(1, at, at), now=at) == at
 
 
 def test_hold_ends_with_its_turn_or_its_gain():
     """After a turn and a quarter, or if n * (g + b) is twice the fixed cost: 2 * 40 / (2 + 1) = 26.7."""
     policy = independent(Adaptive(10.0), 0.008, 1)  # n* = 40 / 7, a turn of 46 ms
 
-    assert policy.due(*one_idle(1, 99.944, 100.0), now=100.0) > 100.0
-    assert policy.due(*one_idle(1, 99.942, 100.0), now=100.0) <= 100.0
+    assert policy.due(one_idle(1, 99.944, 100.0), now=100.0) > 100.0
+    assert policy.due(one_idle(1, 99.942, 100.0), now=100.0) <= 100.0
 
     policy = independent(Adaptive(10.0), 0.002, 1)  # n* = 40
 
-    assert policy.due(*one_idle(26, 100.0, 100.0), now=100.0) > 100.0
-    assert policy.due(*one_idle(27, 100.0, 100.0), now=100.0) == 100.0
+    assert policy.due(one_idle(26, 100.0, 100.0), now=100.0) > 100.0
+    assert policy.due(one_idle(27, 100.0, 100.0), now=100.0) == 100.0
 
 
 @given(
@@ -365,14 +366,14 @@ def test_adaptive_never_holds_beyond_its_cap(delay, a, b, gap, count, spread, ag
     policy = learned(Adaptive(delay), a, b, gap)
     oldest, now = 100.0 - spread, 100.0 + age
 
-    due = policy.due(count, oldest, 100.0, workers, now)
+    due = policy.due(Waiting(count, oldest, 100.0, workers), now)
 
     assert due <= max(now, oldest + delay)
 
 
 def test_adaptive_counts_its_cap_from_the_oldest():
     policy = learned(Adaptive(0.004), 0.050, 0.001, 0.001)
-    assert policy.due(*one_idle(2, 99.998, 100.0), now=100.0) == pytest.approx(100.002)
+    assert policy.due(one_idle(2, 99.998, 100.0), now=100.0) == pytest.approx(100.002)
 
 
 @dataclass(order=True)

@@ -43,7 +43,18 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from dataclasses import dataclass
 from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What waits in one lane, as a policy sees it when a worker is idle."""
+
+    count: int
+    oldest: float
+    newest: float
+    idle_workers: int
 
 
 class Policy(Protocol):
@@ -51,12 +62,8 @@ class Policy(Protocol):
 
     name: str
 
-    def due(self, count: int, oldest: float, newest: float, idle: int, now: float) -> float:
-        """The time at which a batch is sent; not later than ``now`` means at once.
-
-        ``count`` instances wait, which arrived at times from ``oldest`` to ``newest``; ``idle`` workers could
-        take them.
-        """
+    def due(self, waiting: Waiting, now: float) -> float:
+        """The time at which the batch is sent; not later than ``now`` means at once."""
 
     def arrived(self, count: int, now: float) -> None:
         """``count`` instances arrived."""
@@ -70,7 +77,7 @@ class Greedy:
 
     name = "greedy"
 
-    def due(self, count: int, oldest: float, newest: float, idle: int, now: float) -> float:
+    def due(self, waiting: Waiting, now: float) -> float:
         return now
 
     def arrived(self, count: int, now: float) -> None:
@@ -80,7 +87,7 @@ class Greedy:
         pass
 
 
-class Window(Greedy):
+class Window:
     """The oldest instance waits exactly ``max_delay`` seconds unless the batch fills earlier."""
 
     name = "window"
@@ -88,8 +95,14 @@ class Window(Greedy):
     def __init__(self, max_delay: float) -> None:
         self.max_delay = max_delay
 
-    def due(self, count: int, oldest: float, newest: float, idle: int, now: float) -> float:
-        return oldest + self.max_delay
+    def due(self, waiting: Waiting, now: float) -> float:
+        return waiting.oldest + self.max_delay
+
+    def arrived(self, count: int, now: float) -> None:
+        pass
+
+    def finished(self, count: int, seconds: float, now: float) -> None:
+        pass
 
 
 class Adaptive:
@@ -133,30 +146,30 @@ class Adaptive:
         self._workers.add(now - seconds, now)
         self._return.answered(count, now, self._silence(self._line[0]), self._arrivals.gap)
 
-    def due(self, count: int, oldest: float, newest: float, idle: int, now: float) -> float:
-        if idle > 1:
+    def due(self, waiting: Waiting, now: float) -> float:
+        if waiting.idle_workers > 1:
             return now
-        end = self._all_back(count, newest) if self._return.usual else self._turn_over(count, oldest, newest)
-        return now if end <= now else min(end, oldest + self.max_delay)
+        a, b = self._line
+        end = self._all_back(waiting, a, b) if self._return.usual else self._turn_over(waiting, a, b)
+        return now if end <= now else min(end, waiting.oldest + self.max_delay)
 
     def _silence(self, a: float) -> float:
         """Seconds without an arrival after which no more clients are expected to return."""
         return min(max(self.PATIENCE * self._burst.mean, self.TURNAROUND), self.LONGEST_SILENCE * a)
 
-    def _all_back(self, n: int, newest: float) -> float:
+    def _all_back(self, waiting: Waiting, a: float, b: float) -> float:
         """The end of a hold for the clients answered last; minus infinity for no hold."""
         if not self._return.missing:
             return -math.inf
-        a, b = self._line
         silence = self._silence(a)
-        gap = silence / self.PATIENCE
+        n, gap = waiting.count, silence / self.PATIENCE
         if n * (gap + b) >= a + b * n - gap:
             return -math.inf
-        return max(newest, self._return.since) + silence
+        return max(waiting.newest, self._return.since) + silence
 
-    def _turn_over(self, n: int, oldest: float, newest: float) -> float:
+    def _turn_over(self, waiting: Waiting, a: float, b: float) -> float:
         """The end of a hold for the worker's turn; minus infinity for no hold."""
-        (a, b), gap = self._line, self._arrivals.gap
+        n, gap = waiting.count, self._arrivals.gap
         # Arrivals further apart than the fixed cost have nothing to share.
         if gap <= 0.0 or self._arrivals.newest >= a or n * (gap + b) >= self.WORTH * a:
             return -math.inf
@@ -167,7 +180,7 @@ class Adaptive:
             target *= self.SPARE
         if n >= target:
             return -math.inf
-        return min(oldest + self.SLACK * target * gap, newest + self.TURN_PATIENCE * gap)
+        return min(waiting.oldest + self.SLACK * target * gap, waiting.newest + self.TURN_PATIENCE * gap)
 
 
 class ArrivalEstimate:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from modelserver.engine.batching.policies import Policy
+from modelserver.engine.batching.policies import Policy, Waiting
 from modelserver.engine.batching.request import Batch, Parcel, Request
 from modelserver.errors import ModelServerError
 
@@ -216,8 +216,8 @@ class BatchQueue:
             return now
         parcels = lane.parcels
         oldest = parcels[0].request
-        newest = parcels[-1].request.arrived
-        due = self.policy.due(lane.instances, oldest.arrived, newest, idle_workers, now)
+        waiting = Waiting(lane.instances, oldest.arrived, parcels[-1].request.arrived, idle_workers)
+        due = self.policy.due(waiting, now)
         if due <= now:
             return due
         if lane.at_once or isinstance(lane.key, UnsharedKey):

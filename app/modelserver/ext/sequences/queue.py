@@ -27,6 +27,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from modelserver.engine.batching.policies import Waiting
 from modelserver.engine.batching.queue import BatchQueue, QueueFull
 from modelserver.engine.batching.request import Batch, Parcel, Request, SequencedRequest
 from modelserver.engine.pools.spec import PoolLimits
@@ -325,7 +326,7 @@ class SequenceQueue(BatchQueue):
         waiting = [line.steps[0].request for line in group]
         arrived = [request.arrived for request in waiting]
         # Other workers cannot take these, so for the policy there is only one.
-        due = self.policy.due(len(group), min(arrived), max(arrived), 1, now)
+        due = self.policy.due(Waiting(len(group), min(arrived), max(arrived), 1), now)
         deadlines = (request.deadline for request in waiting)
         return now if any(deadline is not None and deadline <= due for deadline in deadlines) else due
 
