@@ -80,7 +80,7 @@ def test_uses_of_a_minute_or_of_an_old_quarter_are_one():
 
     recent.replaced()
     model.metrics = ServerMetrics(hostname="h").model("m", "2.0")
-    serve(2 * HOUR + 1, 3)
+    serve(2 * HOUR + 1, 7)
     serve(2 * HOUR + 2, 2)
     assert recent.uses(2 * HOUR + 2, model)[0] == PastUse(1, 0, 2)
     assert recent.uses(30 * HOUR, model) == []

@@ -32,6 +32,12 @@ def add_daily(floor, name, after, requests=5, **options):
     return resident
 
 
+async def test_uses_of_models_with_the_option_count_from_the_registration_on(floor):
+    models = [floor.add(name, prewarm=prewarm).model for name, prewarm in (("a", True), ("b", False))]
+
+    assert [list(model.histories) for model in models] == [["uses"], []]
+
+
 async def test_model_is_loaded_before_its_time(floor):
     """Neither much earlier, nor at all without the option."""
     resident = add_daily(floor, "a", after=600)
