@@ -180,7 +180,7 @@ async def test_what_was_measured_counts_instead_of_the_files(floor):
 
 async def test_freed_memory_returns_with_each_measurement_of_all_models(floor, monkeypatch):
     calls = []
-    monkeypatch.setattr("modelserver.ext.parking.keeper.return_freed", lambda: calls.append(floor.now))
+    monkeypatch.setattr("modelserver.ext.parking.keeper.trim", lambda: calls.append(floor.now))
     await floor.use(1, "a")
     first = len(calls)
     await floor.settle(MEASURES + 1)

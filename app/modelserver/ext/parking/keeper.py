@@ -24,14 +24,7 @@ from modelserver.errors import ModelServerError, ServiceUnavailable
 from modelserver.ext.parking.budgets import MIB, Budget, Budgets
 from modelserver.ext.parking.history import History, recent_uses
 from modelserver.ext.parking.machines import guest_of, shared
-from modelserver.ext.parking.memory import (
-    gpus_of,
-    is_leaving,
-    own_memory,
-    pids_of,
-    return_freed,
-    workers_by_gpu,
-)
+from modelserver.ext.parking.memory import gpus_of, is_leaving, own_memory, pids_of, workers_by_gpu
 from modelserver.ext.parking.meters import ParkingMeters
 from modelserver.ext.parking.needs import Need, Needs
 from modelserver.ext.parking.prewarming import EVERY, Prewarming, has_habits, is_over
@@ -39,6 +32,7 @@ from modelserver.ext.parking.resident import IDLE, MEMORY, Resident, TooLarge, r
 from modelserver.ext.parking.room import Occupancy, Room
 from modelserver.extension import Host
 from modelserver.models.version import ModelVersion
+from modelserver.surface.http.intake import trim
 
 _log = logging.getLogger("modelserver.models")
 
@@ -284,7 +278,8 @@ class Keeper:
         everything: Iterable[Resident] = fresh
         if is_over(self._measured_at, MEASURES, now):
             self._measured_at = now
-            await asyncio.to_thread(return_freed)
+            # What loads and parks have freed lies between what stays.
+            await asyncio.to_thread(trim)
             everything = {**self._active, **dict.fromkeys(fresh)}
         chosen = [each for each in everything if each.state == "loaded"]
         if not chosen:

@@ -1,8 +1,7 @@
-"""The processes and GPUs of a pool, the memory that processes would free, and what this one has freed."""
+"""The processes and GPUs of a pool, and the memory that processes would free if they ended."""
 
 from __future__ import annotations
 
-import ctypes
 from collections import Counter
 from collections.abc import Iterable
 
@@ -58,13 +57,3 @@ def _private(pid: int) -> int:
     except (OSError, ValueError, IndexError):
         return 0
     return size
-
-
-def return_freed() -> None:
-    """Returns the memory that this process has freed to the system, where the C library can (glibc).
-
-    Loads and parks leave gaps between what stays; without this they would be kept for later.
-    """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
