@@ -168,9 +168,14 @@ def tell(report: Report, server: Server, what: str, tally: Tally, disturber: Dis
 
 
 def tell_growth(
-    report: Report, what: str, before: Holdings, after: Holdings, readings: list[tuple[float, int]]
+    report: Report,
+    what: str,
+    before: Holdings,
+    after: Holdings,
+    readings: list[tuple[float, int]],
+    growth: int = GROWTH,
 ) -> None:
-    """Memory, descriptors and threads."""
+    """Memory, of which ``growth`` more bytes are allowed, descriptors and threads."""
     # The first third is the caches' to fill.
     grows = slope(readings[len(readings) // 3 :])
     report.figure(f"{what}: resident memory", f"{before.memory / MIB:.0f} -> {after.memory / MIB:.0f} MiB")
@@ -178,7 +183,7 @@ def tell_growth(
     report.figure(f"{what}: descriptors", f"{before.descriptors} -> {after.descriptors}")
     report.figure(f"{what}: threads", f"{before.threads} -> {after.threads}")
     held = after.memory - before.memory
-    report.hold(held <= GROWTH, f"{what}: resident memory grew by {held / MIB:.0f} MiB")
+    report.hold(held <= growth, f"{what}: resident memory grew by {held / MIB:.0f} MiB")
     if len(readings) >= 300:
         report.hold(grows <= SLOPE, f"{what}: resident memory grows by {grows * 3600 / MIB:.0f} MiB an hour")
     report.hold(

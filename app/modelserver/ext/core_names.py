@@ -67,7 +67,6 @@ NAMES: Final[Mapping[str, str]] = {
     "surface.auth.verifier": "Verifier",
     "surface.http.answers": "JSON pretty",
     "surface.http.exchange": "Exchange Target",
-    "surface.http.intake": "trim",
     "surface.http.protocol": "HttpServer",
     "surface.inference.codec": "Codec Parsed",
     "surface.inference.requests": "make_request",

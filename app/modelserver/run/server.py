@@ -277,6 +277,7 @@ class Server:
         registry, metrics = host.registry, host.services.metrics
         running: list[asyncio.Task[Any]] = [loop.create_task(task()) for task in host.tasks]
         loop_watch.start(metrics.stalled)
+        host.services.intake.give_back()
         if not self._apps_late:
             freeze_garbage()
         running.append(await self._report_start(registry, stopping))

@@ -178,15 +178,6 @@ async def test_what_was_measured_counts_instead_of_the_files(floor):
     assert floor.keeper.describe()["used"] == 0
 
 
-async def test_freed_memory_returns_with_each_measurement_of_all_models(floor, monkeypatch):
-    calls = []
-    monkeypatch.setattr("modelserver.ext.parking.keeper.trim", lambda: calls.append(floor.now))
-    await floor.use(1, "a")
-    first = len(calls)
-    await floor.settle(MEASURES + 1)
-    assert len(calls) == first + 1
-
-
 async def test_model_that_grows_makes_others_leave(floor):
     floor.keeper.budgets.machine.limit = 250 * MIB
     for number, name in enumerate(("a", "b"), 1):

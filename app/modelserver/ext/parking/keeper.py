@@ -32,7 +32,6 @@ from modelserver.ext.parking.resident import IDLE, MEMORY, Resident, TooLarge, r
 from modelserver.ext.parking.room import Occupancy, Room
 from modelserver.extension import Host
 from modelserver.models.version import ModelVersion
-from modelserver.surface.http.intake import trim
 
 _log = logging.getLogger("modelserver.models")
 
@@ -278,8 +277,6 @@ class Keeper:
         everything: Iterable[Resident] = fresh
         if is_over(self._measured_at, MEASURES, now):
             self._measured_at = now
-            # What loads and parks have freed lies between what stays.
-            await asyncio.to_thread(trim)
             everything = {**self._active, **dict.fromkeys(fresh)}
         chosen = [each for each in everything if each.state == "loaded"]
         if not chosen:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 # Bytes that leave behind memory worth giving back. It is given back once no such bytes have come for some
-# seconds, as it would be used again, and after twice, four times ... as long: requests may keep bodies.
+# seconds, as it would be used again, and after twice, four times ... as long: requests may keep bodies. From
+# then on it is given back in equal intervals, as workers that come and go leave gaps between what stays.
 MUCH = 4 << 20
 _QUIET = 1.0
 _LONGEST = 64.0
@@ -102,10 +103,7 @@ class Intake:
             return
         # In a thread, as it takes a tenth of a second per gigabyte.
         loop.run_in_executor(None, trim)
-        if self._pause < _LONGEST:
-            self._look_in(2 * self._pause)
-        else:
-            self._timer = None
+        self._look_in(min(2 * self._pause, _LONGEST))
 
 
 def trim() -> None:
