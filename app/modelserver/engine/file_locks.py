@@ -1,5 +1,5 @@
 """Locks on files, which the system releases at any end of the process that holds one; files that are written
-in one step.
+in one step; syncing to the disk.
 """
 
 from __future__ import annotations
@@ -53,11 +53,16 @@ def replace_file(path: Path, content: bytes, *, mode: int = 0o644, synced: bool 
     if synced:
         # Not every file system can sync a folder.
         with contextlib.suppress(OSError):
-            folder = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            sync(path.parent)
+
+
+def sync(path: str | Path) -> None:
+    """Waits until the disk has the file or folder. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def is_at(descriptor: int, path: Path) -> bool:

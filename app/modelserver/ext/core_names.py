@@ -10,7 +10,7 @@ NAMES: Final[Mapping[str, str]] = {
     "engine.batching.queue": "BatchQueue QueueFull",
     "engine.batching.request": "Batch Parcel Request SequencedRequest",
     "engine.demand": "Demand",
-    "engine.file_locks": "replace_file",
+    "engine.file_locks": "replace_file sync",
     "engine.ids": "accept_request_id",
     "engine.offload.helpers": "Helpers",
     "engine.pools.channel": "FrameChannel",

@@ -29,6 +29,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final, TypeVar
 from uuid import uuid4
 
+from modelserver.engine.file_locks import sync
 from modelserver.models.environments import environment_store as store
 from modelserver.models.environments.cache_folder import cache_folder
 
@@ -326,15 +327,7 @@ def _sync(files: Path) -> None:
     """Waits until the disk has all files and folders; it takes several at once. Raises OSError."""
     paths = (os.path.join(folder, name) for folder, _, names in os.walk(files) for name in (*names, ""))
     with ThreadPoolExecutor(_SYNCED) as pool:
-        list(pool.map(_sync_one, (path for path in paths if not os.path.islink(path))))
-
-
-def _sync_one(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        list(pool.map(sync, (path for path in paths if not os.path.islink(path))))
 
 
 def _furnish(source: Path, target: Path) -> None:
