@@ -10,7 +10,7 @@ from tests.e2e.serving import MODEL_CODE, Home, Server, archived, serving
 from tests.ext.payloads.sinks import SinkServer, sink_server
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Page
 
 StartServer = Callable[..., Server]
 # Characters of each server's log that a failed test shows.
@@ -98,3 +98,11 @@ def watched(browser: "Browser") -> Iterator[Watched]:
         made.check()
     finally:
         made.close()
+
+
+@pytest.fixture
+def page(watched: Watched, server: Server) -> "Page":
+    """The console of the module's server, live."""
+    page = watched.open(server)
+    page.wait_for_selector("#status[data-state=live]")
+    return page

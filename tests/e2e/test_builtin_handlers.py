@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from PIL import Image
+from tests.handlers.parts import SUM
 
 from modelserver.tools.archiver import ArchiveConfig, build_archive
 from modelserver_handlers.image_classifier import ImageClassifier
@@ -28,18 +29,6 @@ class TinyDetection(torch.nn.Module):
             }
             for picture in pictures
         ]
-"""
-SUM = """
-from torch import nn
-
-class Sum(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(4, 1, bias=False)
-        nn.init.ones_(self.layer.weight)
-
-    def forward(self, x):
-        return self.layer(x)
 """
 DENSENET = r"""
 import re

@@ -38,13 +38,6 @@ def server(tmp_path_factory):
         yield started
 
 
-@pytest.fixture
-def page(watched, server):
-    page = watched.open(server)
-    page.wait_for_selector("#status[data-state=live]")
-    return page
-
-
 def show(page, name, version="1.0"):
     page.locator("#models button").filter(has_text=name).filter(has_text=version).click()
     page.get_by_role("heading", name=f"{name} {version}").wait_for()

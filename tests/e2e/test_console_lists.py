@@ -46,13 +46,6 @@ def server(store, tmp_path_factory):
         yield started
 
 
-@pytest.fixture
-def page(watched, server):
-    page = watched.open(server)
-    page.wait_for_selector("#status[data-state=live]")
-    return page
-
-
 def open_list(page, title):
     page.get_by_role("button", name=title, exact=True).click()
     page.get_by_role("heading", name=title).wait_for()

@@ -55,9 +55,8 @@ def put(server, document):
     assert answer.status_code == 200, answer.text
 
 
-def test_a_rollout_is_seen(watched, server):
+def test_a_rollout_is_seen(page, server):
     """Its weights, what the shadow answers otherwise, and the guard's steps with their reasons."""
-    page = watched.open(server)
     page.get_by_role("button", name="Rollouts").click()
     page.get_by_text("No model divides its requests").wait_for()
     put(server, {"shadow": {"2.0": {"percent": 100}}})
@@ -83,9 +82,8 @@ def test_a_rollout_is_seen(watched, server):
     assert sorted(meters) == [0, 100]
 
 
-def test_a_workflow_is_one_thing(watched, server):
+def test_a_workflow_is_one_thing(page, server):
     """With the state and figures of its nodes, and what follows each."""
-    page = watched.open(server)
     page.get_by_role("button", name="Workflows").click()
     pets = page.get_by_role("region", name="pets")
     pets.locator(".title-row .state[data-state=ready]").wait_for()

@@ -1,6 +1,19 @@
 import json
 from typing import Any
 
+SUM = """
+from torch import nn
+
+class Sum(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 1, bias=False)
+        nn.init.ones_(self.layer.weight)
+
+    def forward(self, x):
+        return self.layer(x)
+"""
+
 
 def network(name: str, forward: str, inputs: str = "x", **layers: str) -> str:
     """The source of a network with seeded layers, of which ``forward`` computes the outputs."""

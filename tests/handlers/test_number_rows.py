@@ -2,25 +2,13 @@ import json
 
 import pytest
 import torch
-from tests.handlers.parts import network
+from tests.handlers.parts import SUM, network
 from torch import nn
 
 from modelserver_handlers.base import BaseHandler
 from modelserver_handlers.errors import PredictionException
 from modelserver_handlers.number_rows import datatypes_of, takes_floats
 
-SUM = """
-from torch import nn
-
-class Sum(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(4, 1, bias=False)
-        nn.init.ones_(self.layer.weight)
-
-    def forward(self, x):
-        return self.layer(x)
-"""
 NAMED = network("Named", "a + 10 * b", "a, b")
 LOOKUP = network(
     "Lookup", "self.table(x)", table="nn.Embedding.from_pretrained(torch.tensor([[0.0, 0], [1, 2], [3, 4]]))"

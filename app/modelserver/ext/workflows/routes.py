@@ -93,29 +93,18 @@ def add_workflow_management(app: Application, workflows: Workflows | None, *, mo
     """
     api = WorkflowApi(workflows, model_api=model_api)
     add, unknown = app.section("Workflows"), {404: "No such workflow."}
-    add(
-        api.register,
-        "post /workflows",
-        "registerWorkflow",
-        "Register a workflow and its models. The url comes from the query or from a JSON body.",
-        Status,
-        (400, 404, 405, 409, 500),
-        "Registered, with all workers ready.",
-        query=WorkflowRequest,
-        body=JsonBody(
-            WorkflowRequest,
-            "The same parameters; with a JSON body the query is not read.",
-            {"url": "my-workflow.war"},
-            required=False,
-        ),
-    )
+    text = "Register a workflow and its models. The url comes from the query or from a JSON body."
+    errors, done = (400, 404, 405, 409, 500), "Registered, with all workers ready."
+    query, body = WorkflowRequest, JsonBody.instead_of_query(WorkflowRequest, {"url": "my-workflow.war"})
+    route, name = "post /workflows", "registerWorkflow"
+    add(api.register, route, name, text, Status, errors, done, query=query, body=body)
     text = "List the registered workflows."
     add(api.list_all, "get /workflows", "listWorkflows", text, WorkflowList, query=PageQuery)
     path, listed = "/workflows/{workflow}", list[WorkflowDescription]
     text = "Describe a workflow: options, graph, nodes."
     add(api.describe, f"get {path}", "describeWorkflow", text, listed, (503,), responses=unknown)
-    text, errors = "Unregister a workflow and its models.", (405, 409)
-    add(api.unregister, f"delete {path}", "unregisterWorkflow", text, Status, errors, responses=unknown)
+    text = "Unregister a workflow and its models."
+    add(api.unregister, f"delete {path}", "unregisterWorkflow", text, Status, (405, 409), responses=unknown)
     app.add_api_route(f"{path}/{{rest:path}}", api.describe, methods=["get"])
     app.add_api_route(f"{path}/{{rest:path}}", api.unregister, methods=["delete"])
 

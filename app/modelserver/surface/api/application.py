@@ -68,6 +68,12 @@ class JsonBody:
     required: bool = True
     more: Mapping[str, Document] = field(default_factory=dict)
 
+    @classmethod
+    def instead_of_query(cls, type: Any, example: Any) -> JsonBody:  # noqa: A002 - as the field
+        """The parameters of the query, which is not read if there is a body."""
+        about = "The same parameters; with a JSON body the query is not read."
+        return cls(type, about, example, required=False)
+
 
 @dataclass(frozen=True, slots=True)
 class Operation:

@@ -89,7 +89,7 @@ def add_health(app: Application, registry: Registry) -> None:
 
 def add_management(app: Application, api: ManagementApi) -> None:
     """Models (reference 5)."""
-    add = app.section("Management")
+    add, example = app.section("Management"), {"url": "resnet-152.mar", "initial_workers": 1}
     add(
         api.register,
         "post /models",
@@ -103,12 +103,7 @@ def add_management(app: Application, api: ManagementApi) -> None:
             206: (models.Status, "Registered, with fewer workers than asked for so far."),
         },
         query=models.RegisterRequest,
-        body=JsonBody(
-            models.RegisterRequest,
-            "The same parameters; with a JSON body the query is not read.",
-            {"url": "resnet-152.mar", "initial_workers": 1},
-            required=False,
-        ),
+        body=JsonBody.instead_of_query(models.RegisterRequest, example),
     )
     about = "List the registered models."
     add(api.list_models, "get /models", "listModels", about, models.ModelList, query=models.PageQuery)

@@ -100,6 +100,20 @@ async def test_a_stream_has_what_is_new_and_fits(scene):
     assert [line["text"] for line in last] == ["last"]
 
 
+async def test_a_stream_has_the_answer_to_a_request_that_is_logged_later(scene):
+    """Whichever lines are chosen: a reader may look for a request before its answer is in the access log."""
+    stream = scene.follow(text="ME-1", sources=("server",), since=scene.ring.last)
+    first = await anext(stream)
+    for request_id in ("me-1", "other", "me-1"):
+        scene.access.info('/c "POST /predictions/m HTTP/1.1" 503 12', extra={"request_ids": [request_id]})
+        scene.logger.error("Request %s: it broke off", request_id)
+    lines, answers = lines_in(await anext(stream)), lines_in(await anext(stream))["answers"]
+
+    assert first == b":\n\n"
+    assert [line["text"] for line in lines] == ["Request me-1: it broke off"] * 2
+    assert [(answer["request"], answer["status"]) for answer in answers] == [("me-1", 503)] * 2
+
+
 async def test_a_stream_ends_with_its_token_or_the_server(scene):
     answers = iter([True, True, True, False])
     events = [event async for event in scene.follow(lambda: next(answers), quiet=0.0)]

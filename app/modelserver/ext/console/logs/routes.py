@@ -12,7 +12,7 @@ import msgspec
 from starlette.responses import Response, StreamingResponse
 
 from modelserver.errors import BadRequest, ServiceUnavailable
-from modelserver.ext.console.logs.lines import LEVELS, REQUESTS, SOURCES, LineQuery
+from modelserver.ext.console.logs.lines import LEVELS, REQUESTS, SOURCES, LineQuery, LogLine
 from modelserver.ext.console.pages import DATA_HEADERS
 from modelserver.surface.http.answers import JSON
 
@@ -67,10 +67,21 @@ class LogRoute:
             page["answers"] = self._answers(query.text)
         return _encode(page)
 
-    def _answers(self, request_id: str) -> list[Any]:
+    def _answers(self, request_id: str) -> list[LogLine]:
         """The lines of the access log about this request, if the text is the id of one."""
         lines = self._ring.page(LineQuery(sources=(REQUESTS,), text=request_id), MOST_ON_A_PAGE)
         return [line for line in lines if line.request.lower() == request_id.lower()][-MOST_ANSWERS:]
+
+    def _news(self, query: LineQuery, limit: int, last: int) -> tuple[list[bytes], int]:
+        """Events with lines, and with all answers to the request if one is new, and the id of the last line.
+
+        The line of an answer is written up to a quarter of a second after it (AccessLog).
+        """
+        news: list[Any] = [lines] if (lines := self._ring.page(query, limit)) else []
+        answers = self._answers(query.text) if query.text else []
+        if answers and answers[-1].id > query.since:
+            news.append({"answers": answers})
+        return [b"data: %s\n\n" % _encode(each) for each in news], max(last, lines[-1].id if lines else 0)
 
     async def follow(
         self,
@@ -80,18 +91,20 @@ class LogRoute:
         pause: float = PAUSE,
         quiet: float = QUIET,
     ) -> AsyncIterator[bytes]:
-        """Events with the lines after ``query.since``, several in each."""
+        """Events with the lines after ``query.since``, several in each, and with new answers to a request."""
         clock, me = asyncio.get_running_loop().time, object()
         self._streams.add(me)
         due = clock()
         try:
             while not self._closing.is_set() and allowed():
                 last = self._ring.last
-                if last > query.since and (lines := await asyncio.to_thread(self._ring.page, query, limit)):
-                    yield b"data: %s\n\n" % _encode(lines)
-                    due, last = clock() + quiet, max(last, lines[-1].id)
-                elif clock() >= due:
-                    yield b":\n\n"
+                news: list[bytes] = []
+                if last > query.since:
+                    news, last = await asyncio.to_thread(self._news, query, limit, last)
+                if clock() >= due:
+                    news = news or [b":\n\n"]
+                for each in news:
+                    yield each
                     due = clock() + quiet
                 query = msgspec.structs.replace(query, since=max(last, query.since))
                 with contextlib.suppress(asyncio.TimeoutError):

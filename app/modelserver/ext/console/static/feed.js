@@ -37,7 +37,7 @@ export class Feed {
         return this.url({ since: Math.max(this.page.last, this.items.at(-1)?.id ?? 0), follow: true });
       },
       open: () => this.tell("live"),
-      event: (data) => this.add([data].flat()),
+      event: (data) => this.take(data),
       gone: () => this.tell("gone"),
       refused: this.on.refused,
     });
@@ -71,6 +71,12 @@ export class Feed {
     this.most = Math.min(MOST_OLDER, this.items.length + items.length + MOST);
     this.items = [...items, ...this.items];
     this.on.changed();
+  }
+
+  // Items, or the answers to a request that had none yet when its page was read.
+  take(data) {
+    if (data.answers) this.page.answers = data.answers;
+    this.add(data.answers ? [] : [data].flat());
   }
 
   add(items) {
