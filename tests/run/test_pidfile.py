@@ -8,12 +8,16 @@ import pytest
 from modelserver.run.pidfile import is_alive, own_pid_file, pid_file, read_pid, running_server
 
 
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "pid"
+
+
 @pytest.mark.parametrize(
     ("content", "pid"),
     [("123", 123), (" 123\n", 123), ("", None), ("many", None), ("\udcff", None), ("-1", None), ("0", None)],
 )
-def test_a_pid_is_read(tmp_path, content, pid):
-    path = tmp_path / "pid"
+def test_a_pid_is_read(content, pid, path):
     path.write_bytes(content.encode("utf-8", "surrogateescape"))
 
     assert read_pid(path) == pid
@@ -24,9 +28,8 @@ def test_missing_file_has_no_pid(tmp_path):
     assert read_pid(tmp_path) is None
 
 
-def test_file_is_written_in_one_step(tmp_path):
+def test_file_is_written_in_one_step(tmp_path, path):
     """The number is written without a newline, over what was there, and nothing else is left."""
-    path = tmp_path / "pid"
     path.write_text("999999")
     with own_pid_file(path):
         assert path.read_text() == str(os.getpid())
@@ -35,11 +38,10 @@ def test_file_is_written_in_one_step(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_file_of_a_killed_server_is_replaced(tmp_path):
+def test_file_of_a_killed_server_is_replaced(tmp_path, path):
     """In a container the next server has the number of the killed one: what that left is taken over, what it
     left half done too.
     """
-    path = tmp_path / "pid"
     path.write_text(str(os.getpid()))
     os.link(path, tmp_path / f"pid.{os.getpid()}")
 
@@ -49,8 +51,7 @@ def test_file_of_a_killed_server_is_replaced(tmp_path):
         assert list(tmp_path.iterdir()) == [path]
 
 
-def test_file_of_a_live_server_stays(tmp_path):
-    path = tmp_path / "pid"
+def test_file_of_a_live_server_stays(tmp_path, path):
     with own_pid_file(path):
         with pytest.raises(FileExistsError), own_pid_file(path):
             pass
@@ -58,8 +59,7 @@ def test_file_of_a_live_server_stays(tmp_path):
         assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_killed_server_is_not_running(tmp_path):
-    path = tmp_path / "pid"
+def test_a_killed_server_is_not_running(path):
     script = (
         "import sys, time; from pathlib import Path; from modelserver.run.pidfile import own_pid_file\n"
         "with own_pid_file(Path(sys.argv[1])): print(flush=True); time.sleep(60)"
@@ -74,8 +74,7 @@ def test_a_killed_server_is_not_running(tmp_path):
     assert running_server(path) is None
 
 
-def test_what_another_wrote_stays(tmp_path):
-    path = tmp_path / "pid"
+def test_what_another_wrote_stays(path):
     with own_pid_file(path):
         path.unlink()
         path.write_text("1")

@@ -10,8 +10,12 @@ from modelserver.engine.telemetry.model_metrics import MAX_WORKERS, MOST_NEW, RE
 from modelserver.errors import InternalError
 
 
-def test_requests_name_the_version_only_when_the_client_did(metrics):
-    model = metrics.model("m", "1.0")
+@pytest.fixture
+def model(metrics):
+    return metrics.model("m", "1.0")
+
+
+def test_requests_name_the_version_only_when_the_client_did(metrics, model):
     model.requests.received(explicit_version=True)
     model.requests.received(explicit_version=False)
     model.requests.received(explicit_version=False)
@@ -22,8 +26,7 @@ def test_requests_name_the_version_only_when_the_client_did(metrics):
     }
 
 
-def test_latencies_are_microseconds(metrics):
-    model = metrics.model("m", "1.0")
+def test_latencies_are_microseconds(metrics, model):
     model.requests.answered(0.5, 0.0025, explicit_version=True)
     model.requests.answered(0.5, 0.0039, explicit_version=True)
     model.requests.answered(0.25, 0.0078, explicit_version=False)
@@ -36,8 +39,7 @@ def test_latencies_are_microseconds(metrics):
     assert result[f'modelserver_request_seconds_bucket{MODEL},le="0.3"}}'] == 1
 
 
-def test_batch_is_observed_once(metrics):
-    model = metrics.model("m", "1.0")
+def test_batch_is_observed_once(metrics, model):
     model.batches.finished(8, 3, 32, "delay", 0.02, (0.001, 0.018, 0.001))
     model.batches.finished(32, 32, 32, "surprise", 0.02, (0.0, 0.0, 0.0))
     result = samples(metrics)
@@ -53,9 +55,8 @@ def test_batch_is_observed_once(metrics):
     assert result[f'modelserver_dispatch_total{MODEL},reason="size"}}'] == 0
 
 
-def test_observations_do_not_pile_up(metrics):
+def test_observations_do_not_pile_up(metrics, model):
     """Nobody has to read the metrics: what requests left is counted now and then, without loss."""
-    model = metrics.model("m", "1.0")
     for _ in range(1000):
         for _ in range(3):
             model.batches.waited(0.02)
@@ -74,8 +75,7 @@ def test_observations_do_not_pile_up(metrics):
     assert result[f"modelserver_batch_requests_sum{MODEL}}}"] == 3000
 
 
-def test_each_outcome_has_a_counter(metrics):
-    model = metrics.model("m", "1.0")
+def test_each_outcome_has_a_counter(metrics, model):
     model.requests.rejected("queue_full")
     model.requests.rejected("queue_full")
     model.requests.cancelled(0.5)
@@ -101,8 +101,7 @@ def test_each_outcome_has_a_counter(metrics):
     assert model.requests.unanswered == 4
 
 
-def test_gauges_are_set_when_rendering(metrics):
-    model = metrics.model("m", "1.0")
+def test_gauges_are_set_when_rendering(metrics, model):
     states = [{"ready": 2}, {"loading": 1}]
 
     def show():
@@ -122,9 +121,8 @@ def test_gauges_are_set_when_rendering(metrics):
     assert result[f'modelserver_workers{MODEL},state="loading"}}'] == 1
 
 
-def test_times_of_workers_are_rendered(metrics):
+def test_times_of_workers_are_rendered(metrics, model):
     """Of a crash loop, which brings new worker names for ever, only the last ones are shown (F69)."""
-    model = metrics.model("m", "1.0")
     model.workers.loaded("W-9000-m_1.0", 1.5)
     key = 'WorkerLoadTime{WorkerName="W-9000-m_1.0",Level="Host",Hostname="h"}'
 
@@ -156,8 +154,7 @@ def test_log_mode_logs_the_times_of_each_request(caplog):
     ]
 
 
-def test_changes_by_autoscaling_are_counted(metrics):
-    model = metrics.model("m", "1.0")
+def test_changes_by_autoscaling_are_counted(metrics, model):
     wish, before = f"modelserver_workers_wished{MODEL}}}", samples(metrics)
     model.workers.set_wish(3)
     for change in (("up", "queue_wait"), ("up", "queue_wait"), ("down", "idle")):
@@ -184,9 +181,8 @@ def test_every_reason_of_a_refusal_is_listed():
     assert set(reasons) == {*REJECTION_REASONS}
 
 
-def test_counted_answers_do_not_become_fewer(metrics):
+def test_counted_answers_do_not_become_fewer(metrics, model):
     """A scrape may count an answer whose encoding then fails; for Prometheus, less means a restart."""
-    model = metrics.model("m", "1.0")
     result = []
     for outcome in ("answered", "failed", "answered"):
         if outcome == "answered":

@@ -1,9 +1,12 @@
 import asyncio
 import json
 import os
+import weakref
 
 import pytest
+from tests.cycles import no_cycles
 from tests.ext.cluster.conversation import Conversation, predict
+from tests.waiting import until
 
 from modelserver.engine.demand import Demand
 from modelserver.engine.pools.spec import Ports, Ranks
@@ -42,6 +45,18 @@ async def test_a_worker_on_another_machine_answers(conversation):
     assert worker.batches_started == 5
     assert "outoutout" in worker.last_output()
     assert "err" in worker.last_output()
+
+
+async def test_worker_that_has_ended_leaves_nothing(cluster, conversation, tmp_path):
+    """A reference cycle would keep its connections, 90 kB with TLS, until the next collection."""
+    with no_cycles():
+        second = Conversation()
+        left = weakref.ref(await second.start(cluster, tmp_path / "second"))
+        second.worker.send(Stop())
+        await second.worker.wait()
+        del second.worker
+        await cluster.placer.placements[-1].task
+        await until(lambda: left() is None)
 
 
 # Sums what all ranks have, by the means of the standard library.

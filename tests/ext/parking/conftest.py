@@ -157,3 +157,8 @@ async def floor(stage, times, tmp_path):  # noqa: F811
     made = Floor(stage, times, tmp_path)
     yield made
     await made.close()
+
+
+@pytest.fixture
+async def resident(floor):
+    return floor.add("a")

@@ -243,9 +243,8 @@ async def test_handler_that_uses_the_cpu_needs_nothing_of_its_gpu(floor):
     assert floor.keeper.need_of(resident) == Need(100 * MIB, resident.load_seconds, 0)
 
 
-async def test_model_without_a_gpu_says_nothing_of_one(floor):
+async def test_model_without_a_gpu_says_nothing_of_one(floor, resident):
     """Also to a later server, which may have GPUs."""
-    resident = floor.add("a")
     await floor.use(1, "a")
 
     assert floor.keeper.need_of(resident).device is None

@@ -289,9 +289,8 @@ async def test_requests_wait_on_when_their_model_is_scaled_to_no_workers(floor):
     assert second.done
 
 
-async def test_model_that_is_scaled_to_no_workers_while_it_loads_has_not_failed(floor):
+async def test_model_that_is_scaled_to_no_workers_while_it_loads_has_not_failed(floor, resident):
     """What waits for it waits on, and is answered by the next worker."""
-    resident = floor.add("a")
     request, load = floor.ask("a"), asyncio.create_task(resident.load())
     await floor.settle()
     await floor.stage.enter(1)
@@ -304,9 +303,8 @@ async def test_model_that_is_scaled_to_no_workers_while_it_loads_has_not_failed(
     assert request.failure() is None
 
 
-async def test_load_that_nothing_waits_for_is_stopped_by_a_client(floor):
+async def test_load_that_nothing_waits_for_is_stopped_by_a_client(floor, resident):
     """The model is parked, and the next request loads it at once."""
-    resident = floor.add("a")
     floor.pools["a"].cancel(floor.ask("a"))
     await floor.settle()
     await floor.stage.enter(1)
@@ -526,9 +524,8 @@ async def test_further_workers_fit_into_gpus(floor):
     assert resident.pool.crew.spec.room() == pytest.approx(1024 * MIB / need - 2)
 
 
-async def test_measuring_that_fails_is_logged(floor, caplog):
+async def test_measuring_that_fails_is_logged(floor, caplog, resident):
     """Requests are served all the same, and what was not measured is measured later."""
-    resident = floor.add("a")
     floor.ask("a")
     floor.sizes = None
     await floor.settle()
@@ -562,8 +559,7 @@ async def test_full_disk_stops_nothing(floor, tmp_path, monkeypatch, caplog):
     assert floor.keeper.need_of(floor.keeper.residents[0]).memory == 41 * MIB
 
 
-async def test_sequence_keeps_its_worker(floor):
-    resident = floor.add("a")
+async def test_sequence_keeps_its_worker(floor, resident):
     await floor.use(1, "a")
     alive = SimpleNamespace(statistics={"living": 1})
     floor.pools["a"].affinity = alive

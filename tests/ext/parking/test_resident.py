@@ -9,9 +9,8 @@ from modelserver.errors import Conflict, DeadlineExceeded, ServiceUnavailable
 from modelserver.ext.parking.resident import FIRST_PAUSE, LONGEST_PAUSE
 
 
-async def test_failed_load_answers_what_waits_and_pauses(floor, caplog):
+async def test_failed_load_answers_what_waits_and_pauses(floor, caplog, resident):
     """The next request after the pause tries again; the pauses grow. The log has each reason."""
-    resident = floor.add("a")
     for number, pause in enumerate((FIRST_PAUSE, 2 * FIRST_PAUSE, 4 * FIRST_PAUSE), 1):
         waiting = [floor.ask("a"), floor.ask("a")]
         await floor.settle()
@@ -52,8 +51,7 @@ async def test_model_is_ready_while_it_is_loaded_for_a_request(floor):
     assert "SIGKILL" in str(request.failure())
 
 
-async def test_load_waits_and_park_refuses_the_busy(floor):
-    resident = floor.add("a")
+async def test_load_waits_and_park_refuses_the_busy(floor, resident):
     loading = asyncio.create_task(resident.load())
     await asyncio.sleep(0)
     await floor.settle()
@@ -72,8 +70,7 @@ async def test_load_waits_and_park_refuses_the_busy(floor):
     assert resident.describe()["parks"] == {"request": 1}
 
 
-async def test_load_fails_as_a_request_does(floor):
-    resident = floor.add("a")
+async def test_load_fails_as_a_request_does(floor, resident):
     loading = asyncio.create_task(resident.load())
     await asyncio.sleep(0)
     await floor.settle()
@@ -87,8 +84,7 @@ async def test_load_fails_as_a_request_does(floor):
         await resident.load()
 
 
-async def test_loads_that_wait_are_bounded(floor):
-    resident = floor.add("a")
+async def test_loads_that_wait_are_bounded(resident):
     loads = [asyncio.create_task(resident.load()) for _ in range(10)]
     await asyncio.sleep(0)
     with pytest.raises(ServiceUnavailable, match="Too many requests wait"):
@@ -100,8 +96,7 @@ async def test_loads_that_wait_are_bounded(floor):
     assert not resident._is_busy
 
 
-async def test_request_that_comes_as_the_model_is_parked_loads_it_again(floor):
-    resident = floor.add("a")
+async def test_request_that_comes_as_the_model_is_parked_loads_it_again(floor, resident):
     floor.ask("a")
     first = await floor.load(1)
     await floor.answer(first)
@@ -115,8 +110,7 @@ async def test_request_that_comes_as_the_model_is_parked_loads_it_again(floor):
     assert request.done
 
 
-async def test_load_ends_when_the_model_is_unregistered(floor):
-    resident = floor.add("a")
+async def test_load_ends_when_the_model_is_unregistered(floor, resident):
     loading = asyncio.create_task(resident.load())
     await asyncio.sleep(0)
     await floor.settle()
@@ -128,9 +122,8 @@ async def test_load_ends_when_the_model_is_unregistered(floor):
         floor.ask("a")
 
 
-async def test_restart_of_a_worker_is_no_load_and_says_nothing_of_its_time(floor):
+async def test_restart_of_a_worker_is_no_load_and_says_nothing_of_its_time(floor, resident):
     """The worker's process dies and comes back: nobody has waited for the model."""
-    resident = floor.add("a")
     floor.ask("a")
     await floor.settle()
     first = await floor.load(1, seconds=2.0)
@@ -144,9 +137,8 @@ async def test_restart_of_a_worker_is_no_load_and_says_nothing_of_its_time(floor
     assert resident.describe()["loadTime"] == 2000
 
 
-async def test_model_that_is_scaled_is_loaded_and_parked_too(floor):
+async def test_model_that_is_scaled_is_loaded_and_parked_too(floor, resident):
     """Without workers it has no memory, and the next one is a load, as for a request."""
-    resident = floor.add("a")
     await floor.use(1, "a")
     floor.pools["a"].scale(0, 0)
     await floor.settle()
@@ -157,9 +149,8 @@ async def test_model_that_is_scaled_is_loaded_and_parked_too(floor):
     assert (resident.state, resident.memory, resident.loads) == ("loaded", 70 << 20, 2)
 
 
-async def test_what_a_load_waits_for_says_nothing_of_the_time_to_load(floor):
+async def test_what_a_load_waits_for_says_nothing_of_the_time_to_load(floor, resident):
     """As the start of the process from which workers are forked, which the first load of a server needs."""
-    resident = floor.add("a")
     floor.ask("a")
     await floor.settle()
     floor.now += 4.0
@@ -169,9 +160,8 @@ async def test_what_a_load_waits_for_says_nothing_of_the_time_to_load(floor):
     assert floor.keeper.need_of(resident).seconds == 0.2
 
 
-async def test_requests_wait_for_a_load_within_deadline_and_queue(floor):
+async def test_requests_wait_for_a_load_within_deadline_and_queue(floor, resident):
     """They count with those in the queue."""
-    resident = floor.add("a")
     size = resident.pool.limits.max_bytes
     first = asyncio.create_task(resident.load(size))
     await asyncio.sleep(0)

@@ -34,8 +34,7 @@ class RemoteChannel(FrameChannel, asyncio.BufferedProtocol):
     @property
     def is_local(self) -> bool:
         """Whether the worker is on this machine."""
-        assert self._transport is not None  # noqa: S101 - asked once it has connected
-        connection = self._transport.get_extra_info("socket")
+        connection = None if self._transport is None else self._transport.get_extra_info("socket")
         return connection is not None and connection.family == socket.AF_UNIX
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -50,6 +49,8 @@ class RemoteChannel(FrameChannel, asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         # A worker that is killed, or its machine, does not close the connection in good order.
         super().connection_lost(None if isinstance(exc, OSError) else exc)
+        # One with TLS keeps its protocol's methods for ever.
+        self._transport = None
 
     def get_buffer(self, sizehint: int) -> memoryview:
         room = self._reader.room()

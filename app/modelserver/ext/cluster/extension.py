@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import socket
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
@@ -89,20 +89,16 @@ class ProcessPlacer:
     async def _start(self, invitation: str, node: str) -> asyncio.subprocess.Process:
         command = [sys.executable, "-m", "modelserver.ext.cluster.node", node]
         try:
-            process = await asyncio.create_subprocess_exec(
-                *command,
-                cwd="/",
-                stdin=subprocess.PIPE,
-                start_new_session=True,
-            )
+            # asyncio's own pipe to a process would stay as a reference cycle after the process has ended.
+            reading, writing = map(os.fdopen, os.pipe(), ("rb", "wb"))
+            with reading:
+                with writing:
+                    writing.write(invitation.encode() + b"\n")
+                return await asyncio.create_subprocess_exec(
+                    *command, cwd="/", stdin=reading, start_new_session=True
+                )
         except OSError as error:
             raise NoPlace(f"an agent's process cannot be started: {error}") from error
-        assert process.stdin is not None  # noqa: S101 - asked for above
-        # The process may have ended already; uvloop raises a RuntimeError then.
-        with contextlib.suppress(OSError, RuntimeError):
-            process.stdin.write(invitation.encode() + b"\n")
-            process.stdin.close()
-        return process
 
     def situation(self) -> str:
         """Nothing: there is always a place."""

@@ -365,6 +365,7 @@ class ProcessStart:
         """Invitations that were not used are void."""
         for invitation in self._invitations:
             self._hub.revoke(invitation)
+        self.worker.on_archive = None
 
 
 def _check_versions(present: Present) -> None:

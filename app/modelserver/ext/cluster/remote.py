@@ -77,6 +77,7 @@ class AgentConnection(RemoteProcess, asyncio.Protocol):
             self.lose("is out of reach: its agent cannot be understood")
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
         self.lose(f"is out of reach: the connection to its node {self.node.name} is lost")
 
     def send_to_agent(self, message: messages.ToAgent) -> None:
@@ -150,7 +151,7 @@ class RemoteWorker(AgentConnection):
     ) -> None:
         super().__init__(label, lost_after, spec)
         self.place: SharedPlace | None = None
-        self._on_archive = on_archive
+        self.on_archive: Callable[[int], None] | None = on_archive
         self.present: asyncio.Future[messages.Present] = self._loop.create_future()
         self.meeting: asyncio.Future[messages.Meeting] = self._loop.create_future()
         self.started: asyncio.Future[messages.WorkerStarted] = self._loop.create_future()
@@ -200,8 +201,8 @@ class RemoteWorker(AgentConnection):
             self.node.reports += 1
         elif isinstance(message, messages.TakenBack):
             self.recalled(message.started, message.below)
-        elif isinstance(message, messages.WantArchive):
-            self._on_archive(message.offset)
+        elif isinstance(message, messages.WantArchive) and self.on_archive is not None:
+            self.on_archive(message.offset)
         elif isinstance(message, messages.StartProgress):
             self._log_progress(message)
         else:

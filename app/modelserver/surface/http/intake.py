@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 # seconds, as it would be used again, and after twice, four times ... as long: requests may keep bodies. From
 # then on it is given back in equal intervals, as workers that come and go leave gaps between what stays.
 MUCH = 4 << 20
-_QUIET = 1.0
-_LONGEST = 64.0
+_QUIET, _LONGEST = 1.0, 64.0
+
+_libc = ctypes.CDLL(None)
 
 
 @dataclass(slots=True)
@@ -109,4 +110,4 @@ class Intake:
 def trim() -> None:
     """Gives freed memory back to the system, which glibc does late or never; others do it themselves."""
     with contextlib.suppress(AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
+        _libc.malloc_trim(0)
