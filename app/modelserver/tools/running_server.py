@@ -7,6 +7,7 @@ import ssl
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import httpx
@@ -17,6 +18,9 @@ from modelserver.ext.tokens.operator_tokens import read_token_file
 from modelserver.models.settings.load import load_settings
 from modelserver.run.pidfile import pid_file, running_server
 from modelserver.surface.auth.scopes import KEY_FILE, Scope
+
+if TYPE_CHECKING:
+    import argparse
 
 _TIMEOUT = 10.0  # seconds without a sign of life from the server
 _UNIX = "unix:"
@@ -45,6 +49,22 @@ class RunningServer:
             return None
         named = next((after for flag, after in pairwise(line) if flag == _CONFIG_FLAG), None)
         return cls(folder, None if named is None else folder / named)
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Where the server is, for :func:`management`."""
+    add = parser.add_argument
+    add("--management", metavar="URL", help="the server's management address (default: as configured)")
+    add("--ts-config", metavar="FILE", type=Path, help="the server's configuration file")
+    add("--token-file", metavar="FILE", type=Path, help="a file with the management token")
+    add("--ca-file", metavar="FILE", help="certificate authorities (PEM) for an https address")
+
+
+def management(flags: argparse.Namespace) -> tuple[str, str | None]:
+    """The management address and its token, by these flags or of the running server. Raises ConfigError."""
+    running = RunningServer.detect() if flags.management is None and flags.ts_config is None else None
+    url = flags.management or management_url(flags.ts_config, running)
+    return url, token(Scope.MANAGEMENT, flags.token_file, url, running, is_its=running is not None)
 
 
 def management_url(config: Path | None, running: RunningServer | None) -> str:

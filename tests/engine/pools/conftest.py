@@ -160,9 +160,10 @@ class Stage:
 class Counts:
     """Counts what a pool counts: name to the arguments of each call."""
 
+    requests = batches = workers = property(lambda self: self)
+
     def __init__(self):
         self.calls = {}
-        self.requests = self.batches = self.workers = self
 
     def __getattr__(self, name):
         return lambda *arguments: self.calls.setdefault(name, []).append(arguments)

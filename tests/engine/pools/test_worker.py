@@ -83,6 +83,11 @@ async def make(stage, spec, times, owner):
 
 
 @pytest.fixture
+async def worker(make):
+    return make()
+
+
+@pytest.fixture
 def start(make, stage, spec):
     """Makes a worker whose process has loaded; returns both."""
 
@@ -95,8 +100,7 @@ def start(make, stage, spec):
     return loaded
 
 
-async def test_worker_loads_then_serves_with_one_batch_in_reserve(make, stage, owner):
-    worker = make()
+async def test_worker_loads_then_serves_with_one_batch_in_reserve(stage, owner, worker):
     process = await stage.enter()
     assert (worker.state, worker.pid) == (WorkerState.LOADING, 1000)
     assert not worker.has_room
@@ -121,9 +125,8 @@ async def test_worker_loads_then_serves_with_one_batch_in_reserve(make, stage, o
 @pytest.mark.parametrize(
     ("permanent", "state", "processes"), [(True, WorkerState.FAILED, 1), (False, WorkerState.LOADING, 2)]
 )
-async def test_load_failure_is_final_or_tried_again(make, stage, permanent, state, processes):
+async def test_load_failure_is_final_or_tried_again(stage, permanent, state, processes, worker):
     """A failure that no new try can mend is final; others are tried again (F40)."""
-    worker = make()
     process = await stage.enter()
     process.output = "Traceback"
     process.fail_to_load("ImportError: no x", status=507, permanent=permanent)
@@ -137,8 +140,7 @@ async def test_load_failure_is_final_or_tried_again(make, stage, permanent, stat
     assert len(stage.processes) == processes
 
 
-async def test_process_that_asks_for_variables_gets_another_one(make, stage):
-    worker = make()
+async def test_process_that_asks_for_variables_gets_another_one(stage, worker):
     process = await stage.enter()
     process.fail_to_load("LoadAgain: no graphs", variables={"WITHOUT": "graphs"})
     await stage.enter(2)
@@ -171,9 +173,8 @@ _TRACEBACK = "Traceback (most recent call last):\nRuntimeError: see above."
         (507, f"(E pid=7) torch.OutOfMemoryError: CUDA out of memory.\n[rank0]: Warning: left\n{_TRACEBACK}"),
     ],
 )
-async def test_load_that_fails_for_want_of_memory_is_out_of_memory(status, output, make, stage):
+async def test_load_that_fails_for_want_of_memory_is_out_of_memory(status, output, stage, worker):
     """What its processes have printed is the reason; the worker only knows that the engine has ended."""
-    worker = make()
     process = await stage.enter()
     process.output = output
     process.fail_to_load("RuntimeError: the engine has not started")
@@ -184,8 +185,7 @@ async def test_load_that_fails_for_want_of_memory_is_out_of_memory(status, outpu
     assert output in caught.value.message
 
 
-async def test_death_while_loading_fails_the_first_load(make, stage):
-    worker = make()
+async def test_death_while_loading_fails_the_first_load(stage, worker):
     (await stage.enter()).exit("was killed by SIGSEGV")
     with pytest.raises(StartFailed) as caught:
         await worker.first_load
@@ -229,9 +229,8 @@ async def test_bug_in_supervision_ends_the_worker_as_failed(make, stage, owner, 
     assert len(owner.lost) == 1
 
 
-async def test_failed_loads_are_tried_again_after_pauses(make, stage):
+async def test_failed_loads_are_tried_again_after_pauses(stage, worker):
     """Failures are followed by pauses from the row of reference 18.4, until one try succeeds (F41)."""
-    worker = make()
     for number in (1, 2):
         (await stage.enter(number)).fail_to_load("not yet")
     (await stage.enter(3)).load()
@@ -292,9 +291,8 @@ async def test_worker_without_a_machine_is_not_abandoned(make, stage, spec):
         (None, WorkerDied, " (perhaps out of memory). It printed nothing."),
     ],
 )
-async def test_kill_for_memory_is_reported_as_out_of_memory(make, stage, owner, for_memory, error, failure):
+async def test_kill_for_memory_is_reported_as_out_of_memory(stage, owner, for_memory, error, failure, worker):
     """SIGKILL that the worker's group counted as one for memory: 507. Any other or unknown one: 500 (F43)."""
-    worker = make()
     process = await stage.enter()
     process.for_memory = for_memory
     process.load()
@@ -346,8 +344,7 @@ async def test_worker_without_its_engine_says_why(start, output, more, lost, sta
     assert [type(error) for *_, error in owner.lost] == owner.failed == [lost]
 
 
-async def test_gpu_that_breaks_again_and_again_starts_after_a_pause(make, stage):
-    worker = make()
+async def test_gpu_that_breaks_again_and_again_starts_after_a_pause(stage, worker):
     for number, answers in enumerate((0, 1, 0, 0), 1):
         process = await stage.enter(number)
         process.load()
@@ -423,16 +420,14 @@ async def test_the_gpu_is_the_one_that_the_model_uses(make, stage, spec):
     assert (worker.gpu, worker.is_on_cpu) == (1, False)
 
 
-async def test_stop_while_loading_fails_the_first_load(make, stage):
-    worker = make()
+async def test_stop_while_loading_fails_the_first_load(stage, worker):
     await worker.stop(0.01)
 
     with pytest.raises(StartFailed, match="stopped before it had loaded"):
         await worker.first_load
 
 
-async def test_stop_while_loading_waits_for_nothing(make, stage):
-    worker = make()
+async def test_stop_while_loading_waits_for_nothing(stage, worker):
     process = await stage.enter()
     process.send = lambda message, bodies=(): None  # it reads nothing while it loads
     await asyncio.wait_for(worker.stop(60.0), 2.0)
@@ -455,8 +450,7 @@ def held_up(stage, monkeypatch):
     return proceed
 
 
-async def test_a_process_that_has_loaded_before_its_start_ends(make, stage, owner, held_up):
-    worker = make()
+async def test_a_process_that_has_loaded_before_its_start_ends(stage, owner, held_up, worker):
     held_up.set()
     process = await stage.enter()
     worker.flights.send(batch())
@@ -466,8 +460,7 @@ async def test_a_process_that_has_loaded_before_its_start_ends(make, stage, owne
     assert (worker.idle, worker.model.splits, owner.ready, len(owner.answered)) == (True, True, 1, 1)
 
 
-async def test_a_start_that_ends_after_the_stop_leaves_nothing_to_do(make, stage, owner, held_up):
-    worker = make()
+async def test_a_start_that_ends_after_the_stop_leaves_nothing_to_do(stage, owner, held_up, worker):
     await until(lambda: stage.processes)
     stopping = asyncio.create_task(worker.stop())
     await stage.settle()

@@ -128,6 +128,11 @@ class Simulation:
         return sum(wait > RULE.target_wait for wait in waits) / len(waits)
 
 
+@pytest.fixture
+def scaler():
+    return Scaler(RULE)
+
+
 def test_burst_gets_enough_workers_in_time():
     """A burst that needs seven workers has eight within three times the loading, and they go afterwards."""
     burst = Simulation(lambda now: 60.0 if 300 <= now < 480 else 2.0).run(1800)
@@ -196,16 +201,14 @@ def test_memory_that_others_take():
     assert all(now >= 900 for now, before, after, _ in gone.steps if now >= 600 and after > before)
 
 
-def test_what_cannot_be_had_is_wished_for():
+def test_what_cannot_be_had_is_wished_for(scaler):
     """The decision says how many there would be with enough memory."""
-    scaler = Scaler(RULE)
     decisions = [scaler.decide(Sample(n / 2, 1.0, 2.0, 2, room=0), 1, 8) for n in range(10)]
 
     assert decisions[-1] == Decision(workers=2, wish=3, reason=MEMORY)
 
 
-def test_at_least_the_minimum_stays():
-    scaler = Scaler(RULE)
+def test_at_least_the_minimum_stays(scaler):
     decisions = [scaler.decide(Sample(n / 2, 0.0, 0.0, 2, room=-1), 2, 8) for n in range(100)]
 
     assert {decision.workers for decision in decisions} == {2}
@@ -222,8 +225,7 @@ def test_starts_that_fail_make_no_loop():
     assert all(later > 1.5 * earlier for earlier, later in pairwise(pauses))
 
 
-def test_starts_that_succeed_again():
-    scaler = Scaler(RULE)
+def test_starts_that_succeed_again(scaler):
     for _ in range(20):
         scaler.start_failed(0.0)
     assert scaler.decide(Sample(LONGEST_HOLD - 5, 1.0, 1.0, 1), 1, 8).reason == STEADY
@@ -239,9 +241,8 @@ def test_starts_that_succeed_again():
 
 
 @pytest.mark.parametrize(("loading", "failed", "reason"), [(1, 0, LOADING), (0, 1, WORKER_FAILED)])
-def test_workers_that_are_not_well(loading, failed, reason):
+def test_workers_that_are_not_well(loading, failed, reason, scaler):
     """While one loads or was given up nothing is added, however long requests wait."""
-    scaler = Scaler(RULE)
     decisions = [scaler.decide(Sample(n / 2, 9.0, 1.0, 1, loading, failed), 1, 8) for n in range(100)]
 
     assert {decision.reason for decision in decisions} == {reason}
@@ -257,8 +258,7 @@ def test_decisions_stay_within_bounds():
     assert {fixed.decide(Sample(n / 2, 9.0, 1.0, 1), 1, 1).reason for n in range(20)} == {EQUAL_BOUNDS}
 
 
-def test_changed_bounds_restart_the_pauses():
-    scaler = Scaler(RULE)
+def test_changed_bounds_restart_the_pauses(scaler):
     for n in range(4):
         scaler.decide(Sample(n / 2, 1.0, 1.0, 1), 1, 4)
     decisions = [scaler.decide(Sample(2 + n / 2, 1.0, 2.0, 2), 2, 4) for n in range(6)]
@@ -266,16 +266,14 @@ def test_changed_bounds_restart_the_pauses():
     assert [decision.workers for decision in decisions[:4]] == [2, 2, 2, 3]
 
 
-def test_refused_requests_ask_for_workers():
-    scaler = Scaler(RULE)
+def test_refused_requests_ask_for_workers(scaler):
     decisions = [scaler.decide(Sample(n / 2, math.inf, 2.0, 2), 1, 8) for n in range(6)]
 
     assert next(d for d in decisions if d.workers > 2).reason == ALL_BUSY
 
 
-def test_a_loop_that_was_held_up():
+def test_a_loop_that_was_held_up(scaler):
     """One moment of waiting after a long silence is not taken for a long wait."""
-    scaler = Scaler(RULE)
     scaler.decide(Sample(0.0, 0.0, 0.0, 1), 1, 4)
 
     assert scaler.decide(Sample(600.0, 1.0, 1.0, 1), 1, 4).workers == 1

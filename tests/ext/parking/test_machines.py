@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tests.cycles import no_cycles
 from tests.engine.pools.conftest import PlayedProcess
 
 from modelserver.engine.demand import Demand
@@ -105,6 +106,14 @@ async def test_models_of_a_machine_make_room(floor):
     assert await site.use("f", mib=200) in ("n1", "n2")
     # b and d are worth 5, c and e as much; n1 comes first.
     assert [name for name, state in floor.states().items() if state == "parked"] == ["b", "d"]
+
+
+async def test_unregistered_model_leaves_nothing(floor):
+    """A reference cycle would keep its pool, metrics and arrivals until the next collection."""
+    with no_cycles():
+        Site(floor, n1=300).add("a")
+        await floor.pools.pop("a").close(0.0)
+        await floor.settle()
 
 
 async def test_load_waits_until_models_may_be_parked(floor):

@@ -17,6 +17,11 @@ def queue(batch_size=4, policy="greedy", limits=LIMITS):
     return SequenceQueue(PoolLimits(batch_size, policy, 5.0, 10, 1000), limits, SequenceHeaders())
 
 
+@pytest.fixture
+def sut():
+    return queue()
+
+
 def step(name, now=0.0, rows=1, *, starts=False, ends=False, key=None, deadline=None, body=b"x"):
     mark = SequenceMark(name, starts, ends)
     return SequencedRequest(
@@ -114,9 +119,8 @@ def test_sequences_are_spread_and_nobody_else_is_waited_for():
     assert sut.living("v") == 1
 
 
-def test_sequence_is_lost_with_its_worker_once_it_has_started():
+def test_sequence_is_lost_with_its_worker_once_it_has_started(sut):
     """With its worker a sequence ends: waiting requests are given back, and later ones are refused (F39)."""
-    sut = queue()
     run_first_steps(sut, "a", "b")
     put(sut, running := step("a"))
     batch = sut.take_for("w", 0.0)
@@ -153,9 +157,8 @@ def test_lost_ids_are_few(monkeypatch):
         sut.put(step("d"))
 
 
-def test_too_many_requests_or_bytes_are_refused():
+def test_too_many_requests_or_bytes_are_refused(sut):
     """Beyond ``max_waiting`` they are refused; the one that runs does not count."""
-    sut = queue()
     arrive(sut, step("a"))
     sut.take_for("w", 0.0)
     put(sut, step("a"), step("a"))
@@ -173,9 +176,8 @@ def test_too_many_requests_or_bytes_are_refused():
     assert len(sut.lines) == 1
 
 
-def test_idle_sequence_ends():
+def test_idle_sequence_ends(sut):
     """A sequence of which nothing waits or runs for ``max_idle`` ends, and its place is free."""
-    sut = queue()
     run_first_steps(sut, *"abcd", now=1.0)
     put(sut, step("b", 2.0))
 
@@ -199,9 +201,8 @@ def test_idle_sequence_ends():
     assert not later.is_first
 
 
-def test_sequence_ends_after_its_lifetime():
+def test_sequence_ends_after_its_lifetime(sut):
     """A sequence older than ``max_age`` ends: its running step may end, waiting requests are given back."""
-    sut = queue()
     arrive(sut, step("a"))
     batch = sut.take_for("w", 99.0)
     put(sut, waiting := step("a", 99.0))
@@ -214,9 +215,8 @@ def test_sequence_ends_after_its_lifetime():
     assert len(sut.lines) == 0
 
 
-def test_client_closes_a_sequence():
+def test_client_closes_a_sequence(sut):
     """After its last request a sequence accepts no other, and ends."""
-    sut = queue()
     run_first_steps(sut, "a")
     put(sut, step("a", ends=True))
 
@@ -233,9 +233,8 @@ def test_client_closes_a_sequence():
     assert again.is_first
 
 
-def test_handler_ends_a_sequence_that_runs():
+def test_handler_ends_a_sequence_that_runs(sut):
     """After its running step, and until then it accepts no other."""
-    sut = queue()
     arrive(sut, step("a"), waiting := step("a"))
     batch = sut.take_for("w", 0.0)
 
@@ -246,8 +245,7 @@ def test_handler_ends_a_sequence_that_runs():
     assert not sut.lines
 
 
-def test_removed_requests_leave_their_sequences_in_order():
-    sut = queue()
+def test_removed_requests_leave_their_sequences_in_order(sut):
     run_first_steps(sut, "a", "b")
     put(sut, gone := step("a", 5.0))
     sut.remove(gone)
@@ -265,9 +263,8 @@ def test_removed_requests_leave_their_sequences_in_order():
     assert sut.take_for("w", 0.0) is None
 
 
-def test_queue_is_drained_wholly_or_of_what_has_no_worker():
+def test_queue_is_drained_wholly_or_of_what_has_no_worker(sut):
     """Requests that would need a worker to begin with, or all."""
-    sut = queue()
     run_first_steps(sut, "a")
     put(sut, step("a"), step("b"))
 

@@ -163,8 +163,9 @@ class Spawner:
         try:
             return await self._spawn(spec, environment, outputs, connection)
         except SpawnRefused as refused:
-            reason = str(refused)
-            if reason and reason not in self._reported:
+            # Its traceback refers to the reply that it came with: a reference cycle, with all that was sent.
+            refused.__traceback__ = None
+            if (reason := str(refused)) and reason not in self._reported:
                 self._reported.add(reason)
                 _log.info("Workers of %s are not forked: %s", spec.load.model_name, reason)
             return None

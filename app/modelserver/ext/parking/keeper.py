@@ -239,6 +239,10 @@ class Keeper:
         self._unmeasured.discard(resident)
         self._occupancy.follow(resident)
         self.prewarming.forget(resident)
+        # They refer to it: its pool and metrics would stay as a reference cycle, which are collected rarely.
+        crew = resident.pool.crew
+        crew.on_demand = None
+        crew.spec = replace(crew.spec, worth=None, room=None, shortage=lambda: None, launcher=None)
 
     def shortage_of(self, resident: Resident) -> ModelServerError | None:
         """What requests receive whose time passes while they wait for memory; None: they do not."""

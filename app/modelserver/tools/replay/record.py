@@ -21,9 +21,8 @@ from modelserver.errors import BadRequest, ConfigError
 from modelserver.ext.recording.entries import Ended, Frames, Lost, pack, unpack_others
 from modelserver.ext.recording.file import Writer
 from modelserver.ext.recording.recorder import RecordingOptions
-from modelserver.surface.auth.scopes import Scope
 from modelserver.tools.commands import counted, exit_status, termination_is_interruption
-from modelserver.tools.running_server import RunningServer, client_of, management_url, token
+from modelserver.tools.running_server import add_flags, client_of, management
 from modelserver.tools.tune.own_server import message_of
 
 _PATH = "/recording"
@@ -56,10 +55,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--requests", metavar="N", type=int, help="how many requests")
     add("--sample", metavar="SHARE", type=float, default=1.0, help="the share of requests (default: 1)")
     add("--headers", metavar="NAMES", default="", help="more request headers to keep, separated by commas")
-    add("--management", metavar="URL", help="the server's management address (default: as configured)")
-    add("--ts-config", metavar="FILE", type=Path, help="the server's configuration file")
-    add("--token-file", metavar="FILE", type=Path, help="a file with the management token")
-    add("--ca-file", metavar="FILE", help="certificate authorities (PEM) for an https address")
+    add_flags(parser)
     return parser
 
 
@@ -72,9 +68,7 @@ def record(options: argparse.Namespace) -> int:
     )
     if not options.out.parent.is_dir():
         raise ConfigError(f"--out={options.out}: there is no folder {options.out.parent}")
-    running = RunningServer.detect() if options.management is None and options.ts_config is None else None
-    url = options.management or management_url(options.ts_config, running)
-    key = token(Scope.MANAGEMENT, options.token_file, url, running, is_its=running is not None)
+    url, key = management(options)
     if options.out.exists() and not options.force:
         raise FileExistsError(f"{options.out} exists; --force overwrites it.")
     with client_of(url, key, options.ca_file) as client, termination_is_interruption():

@@ -10,16 +10,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 import httpx
 
 from modelserver.errors import ConfigError
-from modelserver.surface.auth.scopes import Scope
 from modelserver.tools.commands import counted, exit_status
-from modelserver.tools.running_server import RunningServer, client_of, management_url, token, trusting
+from modelserver.tools.running_server import add_flags, client_of, management, trusting
 
 Document = Mapping[str, Any]
 
@@ -172,19 +170,13 @@ def build_parser() -> argparse.ArgumentParser:
         description="Says what is wrong with a running server, the worst first. Exit status: 0 if nothing "
         "fails, 1 if something does, 2 if the server cannot be reached.",
     )
-    add = parser.add_argument
-    add("--management", metavar="URL", help="the server's management address (default: as configured)")
-    add("--ts-config", metavar="FILE", type=Path, help="the server's configuration file")
-    add("--token-file", metavar="FILE", type=Path, help="a file with the management token")
-    add("--ca-file", metavar="FILE", help="certificate authorities (PEM) for an https address")
+    add_flags(parser)
     return parser
 
 
 def status(options: argparse.Namespace) -> int:
     """Prints what is wrong. Raises ConfigError and Unreachable."""
-    running = RunningServer.detect() if options.management is None and options.ts_config is None else None
-    url = options.management or management_url(options.ts_config, running)
-    key = token(Scope.MANAGEMENT, options.token_file, url, running, is_its=running is not None)
+    url, key = management(options)
     since = (datetime.now(timezone.utc) - _HOUR).strftime("%Y-%m-%dT%H:%M:%S")
     troubles: list[Trouble] = []
     with client_of(url, key, options.ca_file) as client:

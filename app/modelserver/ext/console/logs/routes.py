@@ -101,9 +101,7 @@ class LogRoute:
                 news: list[bytes] = []
                 if last > query.since:
                     news, last = await asyncio.to_thread(self._news, query, limit, last)
-                if clock() >= due:
-                    news = news or [b":\n\n"]
-                for each in news:
+                for each in news or ([b":\n\n"] if clock() >= due else []):
                     yield each
                     due = clock() + quiet
                 query = msgspec.structs.replace(query, since=max(last, query.since))
