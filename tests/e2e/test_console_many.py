@@ -52,7 +52,7 @@ def test_the_first_message_is_small(crowded):
 
 
 def test_the_table_is_usable(watched, crowded):
-    """Trouble is on top, letters filter names, the list stays short; models beyond it have their page."""
+    """Trouble is on top, letters filter names, the list stays short; models beyond it are counted."""
     page = watched.open(crowded)
     table = page.get_by_role("table", name="All models")
     page.get_by_text(f"{MODELS} of {MODELS}, 1 with trouble").wait_for()
@@ -72,6 +72,8 @@ def test_the_table_is_usable(watched, crowded):
     page.get_by_role("alert").filter(has_text="shop-247 1.0 was removed at ").wait_for()
     page.get_by_role("button", name="All models").click()
     page.get_by_text(f"{MODELS - 1} of {MODELS - 1}").wait_for()
+    page.get_by_role("button", name="Devices").click()
+    page.get_by_text(f"{MODELS - 3} parked.").wait_for()
 
     assert names[:2] == ["fails", "awake"]
     assert (len(names), listed) == (100, 50)

@@ -130,8 +130,8 @@ export class View {
       workersTable(`Workers on ${each.name}`, each.workers, false))));
   }
 
-  showOnDemand({ budget, used, models, nextToPark }) {
-    const states = Object.entries(models).map(([state, names]) => `${names.length} ${state}`);
+  showOnDemand({ budget, used, counts, nextToPark }) {
+    const states = Object.entries(counts).map(([state, count]) => `${count} ${state}`);
     this.onDemand.hidden = !states.length;
     const text = (bytes) => size(Math.round(bytes / MIB));
     // Models whose workers are on other machines need none of it.
