@@ -22,6 +22,8 @@ from modelserver.models.options.table import CONFIG_KEYS
 from modelserver.models.settings.model_defaults import ModelDefaults
 from modelserver.models.settings.settings import KEYS
 
+_BATCHES = "batchSize: 4\nmaxBatchDelay: 7"
+
 
 def _resolved(options, name):
     return getattr(options, name), options.sources[name]
@@ -51,15 +53,9 @@ def test_absent_values_are_the_defaults():
 @pytest.mark.parametrize(
     ("registration", "yaml", "fallback", "size", "delay"),
     [
-        (
-            Registration(batch_size=8, max_batch_delay=5),
-            "batchSize: 4\nmaxBatchDelay: 7",
-            2,
-            (8, REGISTER),
-            (5, REGISTER),
-        ),
+        (Registration(batch_size=8, max_batch_delay=5), _BATCHES, 2, (8, REGISTER), (5, REGISTER)),
         (Registration(max_batch_size=8, max_latency=5), "batcher: {}", 2, (8, REGISTER), (5, REGISTER)),
-        (Registration(), "batchSize: 4\nmaxBatchDelay: 7", 2, (4, YAML), (7, YAML)),
+        (Registration(), _BATCHES, 2, (4, YAML), (7, YAML)),
         (Registration(), "batcher: {maxBatchSize: 3, maxLatency: 9}\nbatchSize: 4", 2, (3, YAML), (9, YAML)),
         (Registration(), "batcher: {maxLatency: 9}\nbatchSize: 4", 2, (4, YAML), (9, YAML)),
         (Registration(), "maxBatchDelay: 0", 2, (2, MODELS_KEY), (2, MODELS_KEY)),
@@ -127,7 +123,10 @@ def test_request_timeout_is_resolved(registration, yaml, expected):
     [
         ("minWorkers: 2\nmaxWorkers: 3", ModelDefaults(1, 1), 4, 8, (2, 3), YAML),
         ("minWorkers: 2", ModelDefaults(1, 5), 4, 8, (1, 5), MODELS_KEY),
-        ("minWorkers: 0\nmaxWorkers: 1\nload: on-demand", None, 4, 8, (0, 1), YAML),
+        ("minWorkers: 0\nmaxWorkers: 1\nload: on-demand", ModelDefaults(1, 2), 4, 8, (0, 1), YAML),
+        ("load: on-demand", ModelDefaults(1, 2), 4, 8, (1, 2), MODELS_KEY),
+        ("load: on-demand", ModelDefaults(max_workers=3), 4, 8, (0, 3), MODELS_KEY),
+        ("load: on-demand", None, 4, 8, (0, 1), DEFAULT),
         ("", ModelDefaults(min_workers=2), 4, 8, (2, 4), MODELS_KEY),
         ("", ModelDefaults(min_workers=6), 4, 8, (6, 6), MODELS_KEY),
         ("", ModelDefaults(max_workers=3), 4, 8, (3, 3), MODELS_KEY),
@@ -159,6 +158,9 @@ def test_workers_at_startup_are_resolved(yaml, fallback, setting, devices, expec
         (Registration(min_workers=2), "", 4, (2, 2), REGISTER),
         (Registration(max_workers=2), "", 4, (2, 2), REGISTER),
         (Registration(max_workers=2, initial_workers=1), "", 4, (1, 2), REGISTER),
+        (Registration(load="on-demand"), "", 4, (7, 7), MODELS_KEY),
+        (Registration(load="on-demand", min_workers=1), "maxWorkers: 3", 4, (1, 1), REGISTER),
+        (Registration(load="on-demand", max_workers=2), "minWorkers: 1", 4, (0, 2), REGISTER),
     ],
 )
 def test_workers_at_registration_are_resolved(registration, yaml, setting, expected, source):
@@ -286,6 +288,7 @@ def _key(option, yaml, in_yaml, default=None, **by):
 
 _BOTH = "minWorkers: 8\nmaxWorkers: 8"
 _WORKERS = {"default_workers_per_model": 6}
+_CPUS = {"worker_resources": '{"num_cpus": 2}'}
 _POLICY = {"registered": "greedy", "setting": "greedy"}
 _SPLIT = {"registered": "true", "setting": "true"}
 _FORMER = "batcher: {maxBatchSize: 8}\nbatchSize: 6"
@@ -332,13 +335,7 @@ _ALL = [
     _key("async_communication", "asyncCommunication: true", True, False),
     _key("signature", _TENSOR, Signature((TensorSpec("x", "FP32", (-1, 2)),)), Signature()),
     _key("traffic", 'traffic: {"1.0": 90, "2.0": 10}', {"1.0": 90, "2.0": 10}),
-    _key(
-        "resources",
-        "resources: {num_gpus: 1}",
-        Demand(num_gpus=1),
-        Demand(),
-        setting={"worker_resources": '{"num_cpus": 2}'},
-    ),
+    _key("resources", "resources: {num_gpus: 1}", Demand(num_gpus=1), Demand(), setting=_CPUS),
     _key("placement", "placement: pack", "pack", "spread"),
     _key("idempotent", "idempotent: true", True, False),
     _key("device_type", "deviceType: gpu", "gpu", "gpu"),

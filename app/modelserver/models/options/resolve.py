@@ -404,8 +404,7 @@ class OptionResolver:
         return self.config.torchrun if self.config.parallel_type else None
 
     def _parallel_level(self) -> _Choice[int]:
-        torchrun = self._torchrun()
-        if torchrun is not None:
+        if (torchrun := self._torchrun()) is not None:
             return torchrun.processes, YAML
         if self.config.parallel_type and self.config.parallel_level is not None:
             return self.config.parallel_level, YAML
@@ -480,10 +479,11 @@ class OptionResolver:
 
     def _workers_on_demand(self) -> _Choice[_Workers]:
         """None to begin with, unless a number is set; then up to 1, unless that is set."""
-        for source, origin in ((self.registration, REGISTER), (self.config, YAML)):
-            if source.min_workers is not None or source.max_workers is not None:
-                fewest = source.min_workers or 0
-                return (fewest, max(1, fewest, source.max_workers or 0)), origin
+        ranked: dict[str, Any] = {REGISTER: self.registration, YAML: self.config, MODELS_KEY: self.fallback}
+        for source, each in ranked.items():
+            fewest, most = each.min_workers, each.max_workers
+            if fewest is not None or most is not None:
+                return (fewest or 0, max(1, fewest or 0, most or 0)), source
         return (0, 1), DEFAULT
 
     def _default_workers(self) -> _Choice[int]:
