@@ -10,7 +10,8 @@ from modelserver.extension import Endpoints
 from modelserver.models.settings.address import Address
 from modelserver.models.settings.settings import Settings
 from modelserver.run.listeners import Listeners, check_of_pages, make_edge, watch_of
-from modelserver.surface.api.services import LateApp, Services
+from modelserver.surface.api.late_app import LateApp
+from modelserver.surface.api.services import Services
 from modelserver.surface.auth.origins import ForeignName
 from modelserver.surface.http.intake import Intake
 from modelserver.surface.http.outgoing import Outgoing

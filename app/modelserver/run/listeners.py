@@ -14,7 +14,8 @@ from modelserver.extension import Endpoints, Host, Listener
 from modelserver.models.settings.address import Address
 from modelserver.models.settings.settings import Settings
 from modelserver.run.binding import roles_by_address
-from modelserver.surface.api.services import LateApp, Services
+from modelserver.surface.api.late_app import LateApp
+from modelserver.surface.api.services import Services
 from modelserver.surface.auth.origins import check_host, check_origin, tells_about_models
 from modelserver.surface.http.cors import Cors, configured_pairs
 from modelserver.surface.http.edge import Check, Edge

@@ -45,7 +45,8 @@ from modelserver.run.binding import bind, roles_by_address
 from modelserver.run.gauges import update_pool_gauges
 from modelserver.run.readiness import STARTED_LINE
 from modelserver.run.standby import active
-from modelserver.surface.api.services import LateApp, Role, Services
+from modelserver.surface.api.late_app import LateApp
+from modelserver.surface.api.services import Role, Services
 from modelserver.surface.auth.policy import WARNING, notice, wants_tokens
 from modelserver.surface.auth.scopes import KEY_FILE, Scope
 from modelserver.surface.http.intake import Intake

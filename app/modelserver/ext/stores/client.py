@@ -8,15 +8,14 @@ import os
 import sys
 import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from modelserver import errors
-from modelserver.errors import DownloadFailed, InternalError
+from modelserver.errors import BadRequest, DownloadFailed, InternalError, InvalidModel, ModelNotFound
 from modelserver.ext.stores.address import StoreAddress, parse_address, signed_address
 from modelserver.ext.stores.process import Message, Task
 from modelserver.models.archives.incoming import Incoming, Transfer
@@ -29,6 +28,8 @@ _LISTING: Final = 60.0  # seconds
 _FRESH: Final = 5.0  # seconds
 _LONGEST_LINE: Final = 64 << 20
 
+# What the process may say, by name; anything else is an error of its own.
+_ERRORS: Final = {each.__name__: each for each in (BadRequest, DownloadFailed, InvalidModel, ModelNotFound)}
 _decode: Final = msgspec.json.Decoder(Message).decode
 
 
@@ -169,8 +170,7 @@ async def _read(process: Process, task: Task, silence: float) -> AsyncIterator[M
             )
         message = _decode(line)
         if message.error:
-            kind: Callable[[str], Exception] = getattr(errors, message.error, InternalError)
-            raise kind(message.text)
+            raise _ERRORS.get(message.error, InternalError)(message.text)
         patience = None if message.waits else silence
         yield message
 

@@ -321,7 +321,7 @@ class Settings:
         False, "Serve only while no other server with this snapshot_folder does; take over from it."
     )
     placement_timeout: float = CLUSTER(
-        60.0, "Seconds that a worker waits for a machine before it is asked for again.", minimum=1
+        60.0, "Seconds that a worker waits for a machine before the request for one is repeated.", minimum=1
     )
     worker_lost_timeout: float = CLUSTER(
         10.0,

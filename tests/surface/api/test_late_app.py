@@ -5,7 +5,8 @@ import httpx
 
 from modelserver.models.settings.settings import Settings
 from modelserver.surface.api import app as app_module
-from modelserver.surface.api.services import LateApp, Services
+from modelserver.surface.api.late_app import LateApp
+from modelserver.surface.api.services import Services
 
 
 async def test_a_request_waits_for_the_application(monkeypatch):
