@@ -6,8 +6,10 @@ import asyncio
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pytest
 from tests.cycles import no_cycles
 from tests.engine.pools.conftest import PlayedProcess
+from tests.ext.parking.test_prewarming import add_daily
 
 from modelserver.engine.demand import Demand
 from modelserver.engine.pools.spec import Node
@@ -130,6 +132,24 @@ async def test_load_waits_until_models_may_be_parked(floor):
     await floor.settle(SETTLES)
 
     assert len(site.machines.processes) == 2
+
+
+@pytest.mark.parametrize(
+    ("requests", "has_request", "state"), [(1, False, "loaded"), (500, False, "parked"), (1, True, "parked")]
+)
+async def test_load_ahead_of_time_parks_what_is_worth_less(floor, requests, has_request, state):
+    """Until there is a request."""
+    site = Site(floor, n1=150)
+    site.add("used")
+    await site.use("used", 6)
+    await floor.settle(MIN_RESIDENCE)
+    add_daily(floor, "a", 60, requests, launcher=Launcher(site.machines))
+    await floor.settle()
+    if has_request:
+        floor.ask("a")
+        await floor.settle(1)
+
+    assert floor.states() == {"used": state, "a": "loading"}
 
 
 async def test_memory_of_resources_is_what_a_model_frees(floor):

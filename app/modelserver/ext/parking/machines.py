@@ -3,6 +3,7 @@
 Only the cluster knows what is free on its machines, since it counts the resources that workers reserve.
 So the workers of a model start at once. If the cluster finds no place for them, it reports the machines that
 could run them but lack something; the least valuable models are parked on the machine where that costs least.
+For a model that is loaded ahead of time, only those are parked that are worth less than what is expected.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class RemoteModelOwner(ResidentOwner, Protocol):
 
     residents: list[Resident]
 
-    def value_of(self, resident: Resident) -> float: ...
+    def value_of(self, resident: Resident, coming: float = 0.0) -> float: ...
 
 
 @runtime_checkable
@@ -67,8 +68,7 @@ class RemoteModel:
     def make_room(self, lacks: Mapping[str, Mapping[str, float]]) -> None:
         """Parks models of one machine, if that is enough; ``lacks`` are amounts by machine."""
         plans = ((node, self._victims(node, amounts)) for node, amounts in lacks.items())
-        possible = [(node, victims) for node, victims in plans if victims is not None]
-        if possible:
+        if possible := [(node, victims) for node, victims in plans if victims is not None]:
             node, victims = min(possible, key=lambda plan: sum(each.value for each in plan[1]))
             for each in victims:
                 each.leave(node)
@@ -118,8 +118,11 @@ class RemoteModel:
         guests = [each for each in map(guest_of, self._owner.residents) if each is not None]
         for each in guests:
             needed.subtract(each.leaving(node))
+        coming = self.resident.coming
+        worth = self._owner.value_of(self.resident, coming) if coming else math.inf
         chosen: list[RemoteModel] = []
-        for each in sorted((each for each in guests if each.may_leave), key=lambda guest: guest.value):
+        parkable = (each for each in guests if each.may_leave and each.value < worth)
+        for each in sorted(parkable, key=lambda guest: guest.value):
             amounts = each.amounts(node)
             if any(needed[name] > LEAST for name in amounts):
                 chosen.append(each)

@@ -95,7 +95,7 @@ class Prewarming:
                 del self._expected[resident]
                 self._due[resident] = until
                 self._ahead[resident] = now, until
-                resident.start()
+                resident.start(requests)
                 room.take(resident)
                 continue
             worth = {each: self._budgets.value(resident, each, now, requests) for each in missing}
