@@ -144,7 +144,7 @@ async def test_load_ahead_of_time_parks_what_is_worth_less(floor, requests, has_
     await site.use("used", 6)
     await floor.settle(MIN_RESIDENCE)
     add_daily(floor, "a", 60, requests, launcher=Launcher(site.machines))
-    await floor.settle()
+    await floor.settle(200)
     if has_request:
         floor.ask("a")
         await floor.settle(1)

@@ -390,10 +390,10 @@ class Keeper:
         is_free = all(each.waiting_since is None for each in {**self._active, **self._changed})
         return room if is_free else min(room, 0.0)
 
-    def value_of(self, resident: Resident, coming: float = 0.0) -> float:
-        """What it is worth where memory is scarcest to have it loaded; ``coming`` requests are expected."""
+    def value_of(self, resident: Resident) -> float:
+        """What it is worth to have it loaded, in the scarcest kind of memory that it needs."""
         budget = next(iter(self.budgets.of(resident)), self.budgets.machine)
-        return self.budgets.value(resident, budget, self.clock(), coming)
+        return self.budgets.value(resident, budget, self.clock())
 
     def describe(self) -> dict[str, Any]:
         """Budget, use, and the models by state."""

@@ -3,7 +3,6 @@
 Only the cluster knows what is free on its machines, since it counts the resources that workers reserve.
 So the workers of a model start at once. If the cluster finds no place for them, it reports the machines that
 could run them but lack something; the least valuable models are parked on the machine where that costs least.
-For a model that is loaded ahead of time, only those are parked that are worth less than what is expected.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 from modelserver.engine.demand import Demand
 from modelserver.engine.pools.spec import WorkerSpec
 from modelserver.engine.pools.worker import Worker
+from modelserver.ext.parking.prewarming import Prewarming
 from modelserver.ext.parking.resident import MEMORY, Resident, ResidentOwner
 from modelserver.ext.parking.room import MIN_RESIDENCE
 
@@ -29,9 +29,10 @@ LEAST = 1e-4
 class RemoteModelOwner(ResidentOwner, Protocol):
     """Computes the worth of models, too; ``residents`` are all models on demand."""
 
+    prewarming: Prewarming
     residents: list[Resident]
 
-    def value_of(self, resident: Resident, coming: float = 0.0) -> float: ...
+    def value_of(self, resident: Resident) -> float: ...
 
 
 @runtime_checkable
@@ -118,10 +119,9 @@ class RemoteModel:
         guests = [each for each in map(guest_of, self._owner.residents) if each is not None]
         for each in guests:
             needed.subtract(each.leaving(node))
-        coming = self.resident.coming
-        worth = self._owner.value_of(self.resident, coming) if coming else math.inf
+        limit = self._owner.prewarming.limit_of(self.resident, self._owner.clock())
         chosen: list[RemoteModel] = []
-        parkable = (each for each in guests if each.may_leave and each.value < worth)
+        parkable = (each for each in guests if each.may_leave and each.value < limit)
         for each in sorted(parkable, key=lambda guest: guest.value):
             amounts = each.amounts(node)
             if any(needed[name] > LEAST for name in amounts):

@@ -51,11 +51,11 @@ class Prewarming:
         self._noted_at = -math.inf
         self._budgets = budgets
         self._meters = meters
-        # When the next forecast is due, what is expected, and until when; when loads ahead of time
-        # were started, and until when they are of use.
+        # When the next forecast is due, how many requests are expected, and until when; when loads
+        # ahead of time were started, until when they are of use, and for how many requests.
         self._due: dict[Resident, float] = {}
         self._expected: dict[Resident, tuple[float, float]] = {}
-        self._ahead: dict[Resident, tuple[float, float]] = {}
+        self._ahead: dict[Resident, tuple[float, float, float]] = {}
 
     def look(self, resident: Resident, now: float) -> None:
         """Notes requests, whether a load ahead was of use, and what is expected."""
@@ -66,7 +66,7 @@ class Prewarming:
             recent_uses(resident.model, now).look(now, resident.model)
         if (ahead := self._ahead.get(resident)) is not None:
             is_used = resident.used_at >= ahead[0]
-            if is_used or is_parked or now >= ahead[1]:
+            if is_used or is_parked or (now >= ahead[1] and resident.state != "loading"):
                 self._count(resident, HIT if is_used else MISS)
                 del self._ahead[resident]
         if is_parked and now >= self._due.get(resident, -math.inf):
@@ -94,14 +94,20 @@ class Prewarming:
                 # If it is parked before it is used, it is not loaded for the same requests again.
                 del self._expected[resident]
                 self._due[resident] = until
-                self._ahead[resident] = now, until
-                resident.start(requests)
+                self._ahead[resident] = now, until, requests
+                resident.start()
                 room.take(resident)
                 continue
             worth = {each: self._budgets.value(resident, each, now, requests) for each in missing}
             if (victims := room.victims(missing, worth)) is not None:
                 park(victims)
                 room.take(resident)
+
+    def limit_of(self, resident: Resident, now: float) -> float:
+        """What it parks on a cluster is worth less: than what is expected, if it is loaded for that."""
+        if (ahead := self._ahead.get(resident)) is None:
+            return math.inf
+        return self._budgets.value(resident, self._budgets.machine, now, ahead[2])
 
     def forget(self, resident: Resident) -> None:
         """It is gone."""

@@ -58,9 +58,9 @@ class Resident:
     """Starts and ends the workers of a version when its owner calls for it.
 
     ``memory``: bytes of its workers, ``device_memory`` by GPU; 0 and empty until they are measured. Times are
-    of the owner's clock: ``waiting_since`` a request needs workers that have no place yet, None if none does;
-    ``retry_at`` another load may begin after a failure. ``coming``: how many requests it was started for
-    ahead of time, until there are some.
+    of the owner's clock:
+    ``waiting_since`` a request needs workers that have no place yet, None if none does; ``retry_at`` another
+    load may begin after a failure.
     """
 
     def __init__(self, owner: ResidentOwner, model: ModelVersion) -> None:
@@ -72,7 +72,6 @@ class Resident:
         self.load_seconds = 0.0
         self.loaded_at = self.used_at = -math.inf
         self.waiting_since: float | None = None
-        self.coming = 0.0
         self.parks: Counter[str] = Counter()
         self.prewarms: Counter[str] = Counter()
         self.loads = self.failed_loads = 0
@@ -213,12 +212,12 @@ class Resident:
         served = sum(worker.flights.served for worker in self.pool.workers)
         new, self._served = max(0, served - self._served), served
         if new or self._is_busy:
-            self.used_at, self.coming = now, 0.0
+            self.used_at = now
         return new
 
-    def start(self, coming: float = 0.0) -> None:
-        """Starts the workers, which requests wait for, or so many are expected to."""
-        self.waiting_since, self.coming = None, coming
+    def start(self) -> None:
+        """Starts the workers, which requests wait for."""
+        self.waiting_since = None
         for worker in self.pool.crew.resize(max(1, self.pool.min_workers)):
             worker.first_load.add_done_callback(partial(self._tried, worker))
 
