@@ -25,7 +25,7 @@ from tests.campaign.soak import read_memory, tell_growth
 from tests.campaign.targets import MIB, Holdings, quiet, settled, target, tracebacks
 from tests.e2e.serving import Server, wait_until, worker_processes
 
-from modelserver.ext.parking.memory import own_memory
+from modelserver.ext.parking.memory import footprint
 
 MODELS, CLIENTS, GRPC_CLIENTS = 300, 12, 1
 PAUSE = 0.05
@@ -182,7 +182,7 @@ class Disturber(Disturbance):
         while time.monotonic() < self.end:
             parking = self.server.management.get("/parking").json()
             self.most = max(self.most, parking["used"])
-            size = own_memory(each.pid for each in worker_processes(self.server.pid))
+            _, size = footprint(each.pid for each in worker_processes(self.server.pid))
             self.most_of_processes = max(self.most_of_processes, size)
             time.sleep(0.5)
 

@@ -1,14 +1,17 @@
 """Models that are loaded for their first request, and parked when they are idle: docs/many-models.md."""
 
 import io
+import os
 from concurrent.futures import ThreadPoolExecutor
 
+import psutil
 import pytest
 from PIL import Image
 from tests import tiny_models
 from tests.e2e.chunks import ChunkReader
 from tests.e2e.grpc_client import channel, grpc_settings, oip, stub
-from tests.e2e.serving import MODEL_CODE, Home, Server, archived, serving, wait_until
+from tests.e2e.serving import MODEL_CODE, ROOT, Home, Server, archived, serving, wait_until
+from tests.e2e.test_openai import PRETENDED
 from tests.e2e.test_serve import write_onnx
 
 MISSING = "No module named"
@@ -146,6 +149,19 @@ def test_first_requests_over_grpc_load_the_model(start_server):
     assert server.describe("cold")["parking"]["loads"] == 2
 
 
+def test_child_processes_count_and_end_with_their_worker(server):
+    """As those of engines, which have the weights: in what the model has, and in what its next load needs."""
+    server.registered("engine.mar", load="on-demand")
+    child = int(server.predict("engine", b"x").text)
+    wait_until(lambda: server.describe("engine")["parking"].get("memory"), "its memory has been measured")
+    parking = server.describe("engine")["parking"]
+    assert act(server, "engine", "park").status_code == 200
+    wait_until(lambda: not psutil.pid_exists(child), "the child has ended")
+
+    assert parking["memory"] > 100 << 20
+    assert parking["need"] == parking["memory"] == server.describe("engine")["parking"]["need"]
+
+
 GATED = """
 import time
 from pathlib import Path
@@ -252,6 +268,23 @@ def test_idle_model_is_parked(server):
 
     assert server.describe("idle")["parking"]["parks"] == {"idle": 1}
     assert server.predict("idle", b"y").text.startswith("idle|y|")
+
+
+@pytest.mark.slow  # it imports torch in each worker
+def test_vllm_is_loaded_by_its_first_request_and_parked(tmp_path):
+    store = tmp_path / "store"
+    store.mkdir()
+    (store / "pretended.py").write_text(PRETENDED)
+    path = os.pathsep.join(map(str, (ROOT / "app", ROOT / "handlers", ROOT)))
+    home = Home(tmp_path / "home", {"PYTHONPATH": path}, for_children=True)
+    with serving(Server(home, store, (), {"load": "on-demand"})) as server:
+        server.registered("pretended.py", model_name="m", initial_workers=None)
+        for _ in range(2):
+            assert (state(server, "m"), server.describe("m")["workers"]) == ("parked", [])
+            body = {"model": "m", "prompt": "one two"}
+            answer = server.inference.post("/v1/completions", json=body, timeout=100).json()
+            assert answer["choices"][0]["text"] == "one two "
+            assert act(server, "m", "park").status_code == 200
 
 
 @pytest.mark.slow  # it loads torch's models twice

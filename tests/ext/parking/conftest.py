@@ -35,6 +35,7 @@ class Floor:
     def __init__(self, stage: Stage, times: WorkerTimes, folder: Path) -> None:  # noqa: F811
         self.now = 1000.0
         self.sizes: dict[int, int] = {}
+        self.children: dict[int, list[int]] = {}
         self.stage = stage
         self.gpus: dict[int, GpuMemory] = {}
         gpus = SimpleNamespace(memory=self.gpus.get, renew=self.renew)
@@ -43,7 +44,7 @@ class Floor:
         self.metrics = ServerMetrics(hostname="h")
         self.meters = ParkingMeters(self.metrics)
         self.keeper = Keeper(
-            self.budgets, History(folder), self.meters, memory_of=self.measure, clock=lambda: self.now
+            self.budgets, History(folder), self.meters, measure=self.measure, clock=lambda: self.now
         )
         self._times = times
         self.gate = StartGate(available=lambda: math.inf)
@@ -51,8 +52,9 @@ class Floor:
     async def renew(self) -> None:
         """What ``gpus`` says is the last reading."""
 
-    def measure(self, pids: Iterable[int]) -> int:
-        return sum(self.sizes.get(pid, 0) for pid in pids)
+    def measure(self, pids: Iterable[int]) -> tuple[list[int], int]:
+        family = [one for pid in pids for one in (pid, *self.children.get(pid, ()))]
+        return family, sum(self.sizes.get(pid, 0) for pid in family)
 
     def add(self, name: str, mib: int = 100, workers: tuple[int, int] = (0, 1), **options) -> Resident:
         """A model whose files have so many MiB less than what a worker needs beside them.

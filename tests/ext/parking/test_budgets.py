@@ -131,6 +131,23 @@ async def test_gpu_memory_is_measured_and_learned(floor, tmp_path):
     assert (need.memory, need.device) == (100 * MIB, 400 * MIB)
 
 
+async def test_child_processes_count_on_their_worker(floor):
+    """An engine of its own process has the weights there, and memory of the machine."""
+    set_gpu(floor, 0, 1000)
+    resident = floor.add("a", gpus=(0,))
+    floor.ask("a")
+    await floor.settle()
+    process, engine = await floor.stage.enter(1), 2**22 + 1
+    floor.children[process.pid] = [engine]
+    floor.sizes[engine] = 200 * MIB
+    floor.gpus[0] = GpuMemory(300 * MIB, 0, {engine: 600 * MIB})
+    await floor.answer(await floor.load(1))
+    resident.park()
+    await floor.settle()
+
+    assert floor.keeper.need_of(resident) == Need(300 * MIB, 0.0, 600 * MIB)
+
+
 async def test_need_is_that_of_one_worker(floor):
     """Two of them share the GPU."""
     set_gpu(floor, 0, 2000)

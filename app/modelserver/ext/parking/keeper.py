@@ -24,7 +24,7 @@ from modelserver.errors import ModelServerError, ServiceUnavailable
 from modelserver.ext.parking.budgets import MIB, Budget, Budgets
 from modelserver.ext.parking.history import History, recent_uses
 from modelserver.ext.parking.machines import guest_of, shared
-from modelserver.ext.parking.memory import gpus_of, is_leaving, own_memory, pids_of, workers_by_gpu
+from modelserver.ext.parking.memory import footprint, gpus_of, is_leaving, pids_of, workers_by_gpu
 from modelserver.ext.parking.meters import ParkingMeters
 from modelserver.ext.parking.needs import Need, Needs
 from modelserver.ext.parking.prewarming import EVERY, Prewarming, has_habits, is_over
@@ -47,7 +47,7 @@ MOST_VISIBLE = 200
 class Keeper:
     """Loads and parks the versions that :meth:`keep` was called with.
 
-    ``history`` has the uses of models before; ``memory_of`` measures the memory of processes.
+    ``history`` has the uses of models before; ``measure`` finds the descendants and the memory of processes.
     """
 
     def __init__(
@@ -56,14 +56,14 @@ class Keeper:
         history: History,
         meters: ParkingMeters,
         *,
-        memory_of: Callable[[Iterable[int]], int] = own_memory,
+        measure: Callable[[Iterable[int]], tuple[list[int], int]] = footprint,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.budgets = budgets
         self.clock = clock
         self.residents: list[Resident] = []
         self._meters = meters
-        self._memory_of = memory_of
+        self._measure_processes = measure
         self.prewarming = Prewarming(budgets, meters, history)
         self._event = asyncio.Event()
         # In order: models that changed since the last look, models of the last look, models that are not
@@ -286,15 +286,15 @@ class Keeper:
         if not chosen:
             return
         pids = [pids_of(each.pool) for each in chosen]
-        sizes = await asyncio.to_thread(lambda: [self._memory_of(group) for group in pids])
+        sizes = await asyncio.to_thread(lambda: [*map(self._measure_processes, pids)])
         if any(gpus_of(each.pool) for each in chosen):
             await self.budgets.read_gpus()
-        for resident, group, here in zip(chosen, pids, sizes, strict=True):
+        for resident, (family, here) in zip(chosen, sizes, strict=True):
             guest = guest_of(resident)
             size = here if guest is None else guest.measure()
             if size and resident.state == "loaded":
                 resident.memory = size
-                resident.device_memory = self.budgets.on_gpus(resident, group)
+                resident.device_memory = self.budgets.on_gpus(resident, family)
                 self._learn(resident, is_fresh=resident in fresh)
                 self._occupancy.follow(resident)
             elif guest is not None and resident in fresh:

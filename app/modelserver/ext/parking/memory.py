@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections import Counter
 from collections.abc import Iterable
+
+import psutil
 
 from modelserver.engine.pools.pool import Pool
 from modelserver.engine.pools.worker import Worker
@@ -39,21 +43,53 @@ def _by_gpu(pool: Pool, workers: Iterable[Worker]) -> Counter[int]:
     return Counter(gpu for each in firsts if each is not None for gpu in groups.get(each, (each,)))
 
 
-def own_memory(pids: Iterable[int]) -> int:
-    """Bytes that these processes share with no other, or their resident memory where that is not known.
+def footprint(pids: Iterable[int]) -> tuple[list[int], int]:
+    """These processes with all their descendants, and the bytes that would be free without them.
 
-    Workers are forked, and share most of what their libraries have. Reads /proc; for another thread.
+    Those are the bytes that they share with no other, as workers are forked and share most of what their
+    libraries have; resident memory where that is not known. Reads /proc; for another thread.
     """
-    return sum(_private(pid) or worker_memory(pid) for pid in pids)
+    family, size = list(pids), 0
+    for pid in family:
+        children = _children_of(pid)
+        size += _own(pid, is_parent=bool(children))
+        family += children
+    return family, size
 
 
-def _private(pid: int) -> int:
-    size = 0
+def _children_of(pid: int) -> list[int]:
+    """The children of each of its threads: so not all processes of the machine need to be read."""
+    children: list[int] = []
+    with contextlib.suppress(OSError, ValueError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                children += map(int, file.read().split())
+    return children
+
+
+def _own(pid: int, *, is_parent: bool) -> int:
+    sizes = _mapped(pid)
+    own = sum(size for name, size in sizes.items() if name.startswith("Private_"))
+    if is_parent and sizes:
+        # Forked children share what it had. What its own parent has is shared with other workers.
+        shared = sizes.get("Anonymous:", 0) - sizes.get("Private_Dirty:", 0) - _inherited(pid)
+        own += max(0, shared)
+    return own or worker_memory(pid)
+
+
+def _inherited(pid: int) -> int:
+    """The most bytes that it may have of the process from which it was forked; the server forks none."""
+    with contextlib.suppress(psutil.Error):
+        parent = psutil.Process(pid).ppid()
+        return 0 if parent == os.getpid() else _mapped(parent).get("Anonymous:", 0)
+    return 0
+
+
+def _mapped(pid: int) -> dict[str, int]:
+    """Bytes by kind; empty if they cannot be read."""
     try:
         with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as lines:
-            for line in lines:
-                if line.startswith("Private_"):
-                    size += int(line.split()[1]) << 10
-    except (OSError, ValueError, IndexError):
-        return 0
-    return size
+            next(lines, "")
+            return {name: int(size) << 10 for name, size, _ in map(str.split, lines)}
+    except (OSError, ValueError):
+        return {}
