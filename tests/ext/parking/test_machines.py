@@ -13,7 +13,7 @@ from tests.ext.parking.test_prewarming import add_daily
 
 from modelserver.engine.demand import Demand
 from modelserver.engine.pools.spec import Node
-from modelserver.errors import ServiceUnavailable
+from modelserver.errors import DeadlineExceeded, ServiceUnavailable
 from modelserver.ext.parking.machines import SETTLES
 from modelserver.ext.parking.room import MIN_RESIDENCE
 
@@ -119,7 +119,7 @@ async def test_unregistered_model_leaves_nothing(floor):
 
 
 async def test_load_waits_until_models_may_be_parked(floor):
-    """It neither fails nor parks what is young or busy."""
+    """It neither fails nor parks what is young or busy; who cannot wait so long learns what is lacking."""
     site = Site(floor, n1=100)
     site.add("a")
     await site.use("a")
@@ -127,11 +127,16 @@ async def test_load_waits_until_models_may_be_parked(floor):
     floor.ask("b")
     await floor.settle(MIN_RESIDENCE - 1)
     assert floor.states() == {"a": "loaded", "b": "loading"}
+    b = floor.keeper.residents[1]
+    with pytest.raises(ServiceUnavailable, match="node n1 lacks 100 MiB of memory, and no other"):
+        await b.load(seconds=0.0)
     await floor.settle(1)
     assert floor.states() == {"a": "parked", "b": "loading"}
     await floor.settle(SETTLES)
 
     assert len(site.machines.processes) == 2
+    with pytest.raises(DeadlineExceeded):
+        await b.load(seconds=0.0)
 
 
 @pytest.mark.parametrize(

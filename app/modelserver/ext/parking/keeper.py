@@ -246,9 +246,11 @@ class Keeper:
 
     def shortage_of(self, resident: Resident) -> ModelServerError | None:
         """What requests receive whose time passes while they wait for memory; None: they do not."""
-        if resident.waiting_since is None:
+        if resident.waiting_since is not None:
+            reason = self._lack_of(resident)
+        elif (guest := guest_of(resident)) is None or not (reason := guest.lack):
             return None
-        return refusal_of(resident.model.name, ServiceUnavailable, self._lack_of(resident), LOOKS)
+        return refusal_of(resident.model.name, ServiceUnavailable, reason, LOOKS)
 
     def _lack_of(self, resident: Resident) -> str:
         """Why it has not been loaded, in words."""

@@ -16,6 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 from modelserver.engine.demand import Demand
 from modelserver.engine.pools.spec import WorkerSpec
 from modelserver.engine.pools.worker import Worker
+from modelserver.ext.parking.budgets import MIB
 from modelserver.ext.parking.prewarming import Prewarming
 from modelserver.ext.parking.resident import MEMORY, Resident, ResidentOwner
 from modelserver.ext.parking.room import MIN_RESIDENCE
@@ -53,8 +54,10 @@ class RemoteModel:
         self.resident = resident
         self._owner = owner
         self._demand = demand
-        # What each worker reserves; the machine that it was last parked on, how much that frees, and when.
+        # What each worker reserves, and what machines lacked at the last report; the machine that it was last
+        # parked on, how much that frees, and when.
         self._amounts: dict[str, float] = {}
+        self._lacks: Mapping[str, Mapping[str, float]] = {}
         self._left: tuple[str, Counter[str], float] = ("", Counter(), -math.inf)
         # Reports of each machine, by the identity of the worker's, before the model was first measured.
         self._reports: dict[int, int] = {}
@@ -63,16 +66,30 @@ class RemoteModel:
         """Returns the bytes that the next worker reserves: those of its resources, else what it needs."""
         demand = self._demand
         memory = demand.memory or self._owner.need_of(self.resident).memory
+        self._lacks = {}
         self._amounts = {"CPU": demand.num_cpus, "GPU": demand.num_gpus, "memory": memory, **demand.custom}
         return memory
 
     def make_room(self, lacks: Mapping[str, Mapping[str, float]]) -> None:
         """Parks models of one machine, if that is enough; ``lacks`` are amounts by machine."""
+        self._lacks = lacks
         plans = ((node, self._victims(node, amounts)) for node, amounts in lacks.items())
         if possible := [(node, victims) for node, victims in plans if victims is not None]:
             node, victims = min(possible, key=lambda plan: sum(each.value for each in plan[1]))
             for each in victims:
                 each.leave(node)
+
+    @property
+    def lack(self) -> str:
+        """Why it has no place yet, in words; empty if it has one, or no machine lacks anything."""
+        if not self._lacks or any(each.node for each in self.resident.pool.workers):
+            return ""
+        node, amounts = next(iter(self._lacks.items()))
+        words = (
+            f"{amount / MIB:.0f} MiB of memory" if name == "memory" else f"{amount:g} {name}"
+            for name, amount in amounts.items()
+        )
+        return f"node {node} lacks {' and '.join(words)}, and no other model could be parked in time"
 
     @property
     def value(self) -> float:
