@@ -39,10 +39,8 @@ async def test_default_is_a_share_of_what_is_free(floor):
     floor.add("c", gpus=(1,))
     await floor.settle()
 
-    assert {gpu: each.limit for gpu, each in floor.budgets.devices.items()} == {
-        0: SHARE * 1000 * MIB,
-        1: math.inf,
-    }
+    limits = {gpu: each.limit for gpu, each in floor.budgets.devices.items()}
+    assert limits == {0: SHARE * 1000 * MIB, 1: math.inf}
     assert floor.keeper.describe()["devices"] == [
         {"gpu": 0, "budget": 900 * MIB, "used": 0, "nextToPark": None},
         {"gpu": 1, "budget": None, "used": 0, "nextToPark": None},
@@ -103,9 +101,8 @@ async def test_request_that_finds_no_room_is_refused_with_the_gpu(floor):
     request = floor.ask("b")
     await floor.settle(20)
 
-    assert f"it needs about 548 MiB, of max_device_memory={900 * MIB} of GPU 0 548 MiB are used" in str(
-        request.failure()
-    )
+    text = f"it needs about 548 MiB, of max_device_memory={900 * MIB} of GPU 0 548 MiB are used"
+    assert text in str(request.failure())
 
 
 async def test_gpu_memory_is_measured_and_learned(floor, tmp_path):
@@ -113,7 +110,7 @@ async def test_gpu_memory_is_measured_and_learned(floor, tmp_path):
     resident = floor.add("a", gpus=(0,))
     floor.ask("a")
     await floor.settle()
-    process = await floor.stage.enter(1)
+    await floor.stage.enter(1)
     set_gpu(floor, 0, 700, p1=300)
     await floor.answer(await floor.load(1))
     assert resident.describe()["deviceMemory"] == {"0": 300 * MIB}
@@ -123,7 +120,6 @@ async def test_gpu_memory_is_measured_and_learned(floor, tmp_path):
     resident.park()
     await floor.settle()
 
-    assert process.pid
     assert resident.describe()["deviceMemory"] is None
     later = Needs(tmp_path)
     later.load()
@@ -211,11 +207,10 @@ async def test_worker_that_ends_has_no_share_of_what_is_learned(floor):
     resident.park()
     floor.ask("a")
     await floor.settle()
-    process = await floor.stage.enter(2)
+    await floor.stage.enter(2)
     set_gpu(floor, 0, 400, p1=300, p2=300)
     await floor.answer(await floor.load(2))
 
-    assert process.pid
     assert floor.keeper.need_of(resident).device == 300 * MIB
 
 
@@ -300,7 +295,4 @@ async def test_limit_that_is_set_is_never_read(tmp_path, floor):
     budgets = Budgets(7.9, 8.9, Needs(tmp_path), Gpus())
     budgets.of(floor.add("a", gpus=(3,)))
 
-    assert [str(budget) for budget in budgets.all()] == [
-        "max_models_memory=7",
-        "max_device_memory=8 of GPU 3",
-    ]
+    assert [str(each) for each in budgets.all()] == ["max_models_memory=7", "max_device_memory=8 of GPU 3"]

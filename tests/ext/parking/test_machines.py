@@ -80,7 +80,9 @@ class Site:
         self.floor.add(name, mib, launcher=Launcher(self.machines, demand), **options)
 
     async def use(self, name, requests=1, mib=100):
-        """So many requests come, one after the other; returns the machine of the worker."""
+        """So many requests come, one after the other, for a model that may be new; returns its machine."""
+        if name not in self.floor.pools:
+            self.add(name)
         count = len(self.machines.processes)
         self.floor.ask(name)
         await self.floor.settle()
@@ -99,7 +101,6 @@ async def test_models_of_a_machine_make_room(floor):
     site = Site(floor, n1=300, n2=200)
     where = {}
     for name, requests in {"a": 5, "b": 2, "c": 1, "d": 3, "e": 4}.items():
-        site.add(name)
         where[name] = await site.use(name, requests)
     assert where == {"a": "n1", "b": "n1", "c": "n2", "d": "n1", "e": "n2"}
     site.add("f", 200)
@@ -121,7 +122,6 @@ async def test_unregistered_model_leaves_nothing(floor):
 async def test_load_waits_until_models_may_be_parked(floor):
     """It neither fails nor parks what is young or busy; who cannot wait so long learns what is lacking."""
     site = Site(floor, n1=100)
-    site.add("a")
     await site.use("a")
     site.add("b")
     floor.ask("b")
@@ -145,7 +145,6 @@ async def test_load_waits_until_models_may_be_parked(floor):
 async def test_load_ahead_of_time_parks_what_is_worth_less(floor, requests, has_request, state):
     """Until there is a request."""
     site = Site(floor, n1=150)
-    site.add("used")
     await site.use("used", 6)
     await floor.settle(MIN_RESIDENCE)
     add_daily(floor, "a", 60, requests, launcher=Launcher(site.machines))
@@ -172,7 +171,6 @@ async def test_memory_of_resources_is_what_a_model_frees(floor):
 async def test_load_without_a_place_fails_with_the_reason(floor):
     """That the cluster says: others that do not help are not parked."""
     site = Site(floor, n1=150)
-    site.add("a")
     await site.use("a")
     site.add("b", 200)
     request = floor.ask("b")

@@ -118,12 +118,7 @@ async def test_used_model_that_is_expected_again_stays(floor):
 @pytest.mark.parametrize(("requests", "state"), [(1, "parked"), (50, "loaded")])
 async def test_only_less_valuable_models_make_room(floor, requests, state):
     floor.budgets.machine.limit = 150 * MIB
-    floor.ask("used")
-    process = await floor.load(1)
-    for _ in range(5):
-        await floor.answer(process)
-        floor.ask("used")
-    await floor.answer(process)
+    await floor.use(1, "used", 6)
     await floor.settle(MIN_RESIDENCE)
     add_daily(floor, "a", after=60, requests=requests)
     await floor.settle()

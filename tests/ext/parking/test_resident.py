@@ -53,7 +53,6 @@ async def test_model_is_ready_while_it_is_loaded_for_a_request(floor):
 
 async def test_load_waits_and_park_refuses_the_busy(floor, resident):
     loading = asyncio.create_task(resident.load())
-    await asyncio.sleep(0)
     await floor.settle()
     process = await floor.load(1)
     await loading
@@ -72,7 +71,6 @@ async def test_load_waits_and_park_refuses_the_busy(floor, resident):
 
 async def test_load_fails_as_a_request_does(floor, resident):
     loading = asyncio.create_task(resident.load())
-    await asyncio.sleep(0)
     await floor.settle()
     (await floor.stage.enter(1)).fail_to_load("no such file")
 
@@ -97,14 +95,10 @@ async def test_loads_that_wait_are_bounded(resident):
 
 
 async def test_request_that_comes_as_the_model_is_parked_loads_it_again(floor, resident):
-    floor.ask("a")
-    first = await floor.load(1)
-    await floor.answer(first)
+    await floor.use(1, "a")
     resident.park()
     request = floor.ask("a")
-    await floor.settle()
-    second = await floor.load(2)
-    await floor.answer(second)
+    await floor.answer(await floor.load(2))
 
     assert request.failure() is None
     assert request.done
@@ -112,7 +106,6 @@ async def test_request_that_comes_as_the_model_is_parked_loads_it_again(floor, r
 
 async def test_load_ends_when_the_model_is_unregistered(floor, resident):
     loading = asyncio.create_task(resident.load())
-    await asyncio.sleep(0)
     await floor.settle()
     await floor.pools["a"].close(0.0)
     await floor.settle()

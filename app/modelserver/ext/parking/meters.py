@@ -25,9 +25,8 @@ class ParkingMeters:
         self._metrics = metrics
         counter, gauge, prefix = metrics.counter, metrics.gauge, "modelserver_"
         cold = "Requests that waited until their model was loaded."
-        self._loads = counter(
-            f"{prefix}loads_total", "Loads for a request, or ahead of one.", (*_LABELS, "result")
-        )
+        loads = "Loads for a request, or ahead of one."
+        self._loads = counter(f"{prefix}loads_total", loads, (*_LABELS, "result"))
         took = "Seconds that loads took in the worker's process."
         self._seconds = metrics.histogram(f"{prefix}load_seconds", took, _LABELS, bounds=_BOUNDS)
         self._parks = counter(f"{prefix}parks_total", "How often a model was parked.", (*_LABELS, "reason"))
@@ -37,15 +36,8 @@ class ParkingMeters:
         self._memory = gauge(f"{prefix}model_memory_bytes", "Memory of a model's workers.", _LABELS)
         on_gpu = "Memory of a model's workers on a GPU."
         self._device_memory = gauge(f"{prefix}model_device_memory_bytes", on_gpu, (*_LABELS, "gpu_id"))
-        metrics.follow_versions(
-            self._loads,
-            self._seconds,
-            self._parks,
-            self._cold,
-            self._prewarms,
-            self._memory,
-            self._device_memory,
-        )
+        metrics.follow_versions(self._loads, self._seconds, self._parks, self._cold, self._prewarms)
+        metrics.follow_versions(self._memory, self._device_memory)
         self._states = gauge(f"{prefix}on_demand_models", "Models that are loaded on demand.", ("state",))
         self._budget = gauge(f"{prefix}models_memory_limit_bytes", "What max_models_memory allows.")
 
