@@ -39,6 +39,7 @@ def test_the_server_has_the_texts_of_the_table():
     [
         (record("Model %s loaded.", "m"), "registered"),
         (record("%s: %s", "m", "batch size 4", event="changed"), "changed"),
+        (record("Model %s %s is loaded ahead of time", "m", "1"), "prewarmed"),
         (record("Anything of %s", "the day"), None),
         (record("Something is odd", level=logging.WARNING), "warn"),
         (record("Something failed", level=logging.CRITICAL), "error"),

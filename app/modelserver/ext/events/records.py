@@ -44,6 +44,7 @@ KINDS: Final = {
     "Model %s %s is loaded, in %.2f s": "loaded",
     "Model %s %s is not loaded: %s": "load_failed",
     "Model %s %s is parked (%s)": "parked",
+    "Model %s %s is loaded ahead of time": "prewarmed",
     "The given tokens have changed: those in %s are valid now": "tokens_renewed",
     "The %s token was renewed": "tokens_renewed",
     "The certificate has changed; new connections use it": "certificate_renewed",
