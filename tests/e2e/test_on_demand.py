@@ -290,8 +290,8 @@ def test_vllm_is_loaded_by_its_first_request_and_parked(tmp_path):
 @pytest.mark.slow  # it loads torch's models twice
 @pytest.mark.timeout(400)
 def test_kinds_of_models_are_loaded_and_parked(tmp_path):
-    """Behind two front ends: an archive, files of TorchScript and ONNX, a network of torchvision, a hub chat,
-    and sequences, whose model is not parked while one of them lives. A restart restores them without workers.
+    """Behind two front ends: an archive, a script, files of TorchScript and ONNX, a network of torchvision, a
+    hub chat, and sequences, whose model stays while one of them lives. A restart restores all of them parked.
     """
     for package in ("transformers", "torchvision", "onnxruntime"):
         pytest.importorskip(package)
@@ -299,7 +299,8 @@ def test_kinds_of_models_are_loaded_and_parked(tmp_path):
     store = tmp_path / "store"
     (store / "chat").mkdir(parents=True)
     tiny_models.llama(store / "chat")
-    torch.jit.script(torch.nn.Identity()).save(store / "script.pt")
+    torch.jit.script(torch.nn.Identity()).save(store / "traced.pt")
+    (store / "script.py").write_text("def handle(data, context):\n    return data and ['done'] * len(data)\n")
     write_onnx(store / "graph.onnx")
     tickets = "useJobTicket: true\n"
     config = f"{tickets}sequenceBatching: true\nsequenceMaxIdleMSec: 60000\nmaxNumSequence: 8\n"
@@ -313,7 +314,8 @@ def test_kinds_of_models_are_loaded_and_parked(tmp_path):
     ask = {
         "witness": lambda: server.predict("witness", b"x"),
         "network": lambda: server.predict("network", image.getvalue()),
-        "script": lambda: server.v1("script", [1.0]),
+        "script": lambda: server.predict("script", b"x"),
+        "traced": lambda: server.v1("traced", [1.0]),
         "graph": lambda: server.v1("graph", [[1.0, 2.0]]),
         "chat": lambda: server.inference.post("/v1/chat/completions", json=chat),
         "sums": lambda: server.predict("sums", {"add": 1}, headers={**sequence, **end}),
@@ -322,8 +324,9 @@ def test_kinds_of_models_are_loaded_and_parked(tmp_path):
     flags, settings = ("--models", "all", "--load", "on-demand"), {"frontend_processes": 2, "idle_timeout": 0}
     with serving(Server(home, store, flags, settings)) as server:
         network = "torchvision://squeezenet1_1?weights=random&seed=7"
-        for url, name in ((network, "network"), ("script.pt", "script"), ("graph.onnx", "graph")):
-            server.registered(url, model_name=name, initial_workers=None)
+        server.registered(network, model_name="network", initial_workers=None)
+        for url in ("script.py", "traced.pt", "graph.onnx"):
+            server.registered(url, initial_workers=None)
         for name in ask:
             assert (name, server.describe(name)["workers"]) == (name, [])
         assert server.predict("sums", {"add": 1}, headers=sequence).status_code == 200

@@ -46,7 +46,7 @@ class Floor:
         self.keeper = Keeper(
             self.budgets, History(folder), self.meters, measure=self.measure, clock=lambda: self.now
         )
-        self._times = times
+        self.times = times
         self.gate = StartGate(available=lambda: math.inf)
 
     async def renew(self) -> None:
@@ -76,7 +76,7 @@ class Floor:
             name,
             f"{name}_1.0",
             spec,
-            self._times,
+            self.times,
             replace(pools.LIMITS, tickets=options.pop("tickets", False)),
             next_id=ids.__next__,
             devices=DeviceList(gpus),

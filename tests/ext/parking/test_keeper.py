@@ -1,6 +1,7 @@
 import asyncio
 import errno
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -463,6 +464,21 @@ async def test_model_that_never_stops_loading_holds_up_no_other(floor):
 
     assert contents(request) == [b"x"]
     assert floor.states() == {"endless": "loading", "b": "parked"}
+
+
+async def test_model_that_never_stops_loading_is_ended(floor):
+    """At ``startupTimeout``; what waits for it learns the reason, as do requests until the next attempt."""
+    floor.times = replace(floor.times, startup=0.01)
+    request = floor.ask("endless")
+    load = asyncio.create_task(floor.keeper.residents[0].load())
+    await floor.settle()
+    await asyncio.wait({load})
+    failures = request.failure(), load.exception(), floor.keeper.residents[0].refusal
+
+    assert all("not loaded within startup_timeout=0.01 s" in str(failure) for failure in failures)
+    assert {type(failure) for failure in failures} == {ServiceUnavailable}
+    assert floor.stage.processes[0].killed
+    assert floor.states() == {"endless": "failed"}
 
 
 async def test_model_that_outgrows_the_budget_is_refused_after_it_was_parked(floor):
