@@ -24,7 +24,7 @@ NAMES: Final[Mapping[str, str]] = {
     "engine.telemetry.logs": "log_level",
     "engine.telemetry.metrics": "ServerMetrics",
     "engine.telemetry.stalls": "loop_watch",
-    "engine.telemetry.system": "SystemMonitor worker_memory",
+    "engine.telemetry.system": "SystemMonitor family_of worker_memory",
     "engine.tensors.rows": "join_answers",
     "engine.tensors.tensor": "OutputTensor Tensor",
     "engine.tensors.weight": "LIGHT_BYTES TooHeavy",

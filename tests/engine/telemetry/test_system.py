@@ -34,6 +34,7 @@ def test_worker_memory_is_read(monkeypatch):
     assert system.worker_memory(os.getpid()) > 1_000_000
     assert system.worker_memory(-1) == 0
     assert system.worker_memory(2**22 + 12345) == 0
+    assert system.family_of([2**22 + 12345]) == [2**22 + 12345]
 
     monkeypatch.setattr(system.psutil, "Process", Mock(side_effect=OSError(24, "Too many open files")))
     assert system.worker_memory(os.getpid()) == 0

@@ -12,7 +12,7 @@ from modelserver.ext.cluster.launcher import Cluster, ClusterLauncher
 
 _DEMAND = Demand()
 HANDLER = """
-import os, sys, time
+import os, subprocess, sys, time
 
 def handle(data, context):
     if data is None:
@@ -20,6 +20,8 @@ def handle(data, context):
     body = data[0]["body"]
     if body == b"print":
         print("out" * 10); print("err", file=sys.stderr)
+    elif body == b"child":
+        subprocess.Popen(["sleep", "100"])
     return [bytes(row["body"]) * 2 for row in data]
 """
 

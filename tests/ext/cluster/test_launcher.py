@@ -36,13 +36,14 @@ async def test_a_worker_on_another_machine_answers(conversation):
     assert worker.pid > 0
     worker.send(*predict(4, b"print"))
     await conversation.next()
-    # The first report may be of a process that has hardly begun; the test's own time limits this.
-    while worker.node.resident <= 1 << 20:  # noqa: ASYNC110
-        await asyncio.sleep(0.1)
+    worker.send(*predict(5, b"child"))
+    await conversation.next()
+    # The first report may be of a process that has hardly begun.
+    await until(lambda: worker.node.of_family > worker.node.resident > 1 << 20)
     assert 0 < worker.round_trip < 1
     worker.send(Stop())
     assert await asyncio.wait_for(worker.wait(), 10) == "exited with status 0"
-    assert worker.batches_started == 5
+    assert worker.batches_started == 6
     assert "outoutout" in worker.last_output()
     assert "err" in worker.last_output()
 

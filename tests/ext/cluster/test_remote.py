@@ -134,7 +134,7 @@ async def test_frames_pass_in_both_directions(stage):
 async def test_reports_of_an_agent_reach_their_places(stage, caplog):
     caplog.set_level(logging.INFO)
     worker, agent, end = await stage.started()
-    agent.send(Condition(5, "GPU"))
+    agent.send(Condition(5, "GPU", 7))
     agent.send(StartProgress("packages are installed"))
     agent.send(WorkerOutput(False, b"a lin"))
     agent.send(WorkerOutput(False, b"e\nno end"))
@@ -142,7 +142,7 @@ async def test_reports_of_an_agent_reach_their_places(stage, caplog):
     assert await stage.conversation.next() == (Recalled(2, 3), b"")
     worker.recall(9)
     assert await agent.heard.get() == Recall(9)
-    assert (worker.node.resident, worker.node.gpu) == (5, "GPU")
+    assert (worker.node.resident, worker.node.of_family, worker.node.gpu) == (5, 7, "GPU")
     assert "packages are installed" in caplog.text
     assert worker.is_alive
     assert 0 < worker.round_trip < 1

@@ -32,10 +32,14 @@ def recorded(monkeypatch):
 
 @pytest.mark.usefixtures("recorded")
 async def test_each_gpu_has_its_use_and_workers(monkeypatch):
-    monkeypatch.setitem(recorded_nvml.PROCESSES, os.getpid(), 2 << 30)
-    first, second = (
-        await devices_of(worker(9000, pid=os.getpid(), gpu=0), worker(9001, pid=-1, gpu=1)).read()
-    )["gpus"]
+    """Those of a worker's child processes are its own, as that of an engine."""
+    devices = devices_of(worker(9000, pid=os.getpid(), gpu=0), worker(9001, pid=-1, gpu=1))
+    engine = await asyncio.create_subprocess_exec("sleep", "100")
+    for pid in (os.getpid(), engine.pid):
+        monkeypatch.setitem(recorded_nvml.PROCESSES, pid, 1 << 30)
+    first, second = (await devices.read())["gpus"]
+    engine.kill()
+    await engine.wait()
     (on_first,), (on_second,) = first.pop("workers"), second.pop("workers")
 
     assert first == {"gpu": 0, "busy": 7.0, "memoryBusy": 5.0, "used": 3072, "free": 5120, "percent": 37.5}

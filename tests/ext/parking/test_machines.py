@@ -89,7 +89,7 @@ class Site:
         process = self.machines.processes[count]
         process.load(seconds=1.0)
         await self.floor.answer(process)
-        process.node.resident, process.node.reports = mib * MIB, process.node.reports + 1
+        process.node.of_family, process.node.reports = mib * MIB, process.node.reports + 1
         for _ in range(requests - 1):
             self.floor.ask(name)
             await self.floor.answer(process)
@@ -190,11 +190,11 @@ async def test_memory_elsewhere_is_learned(floor):
     floor.ask("a")
     await floor.settle()
     process, resident = site.machines.processes[0], floor.keeper.residents[0]
-    process.node.resident, process.node.reports = 3 * MIB, 1
+    process.node.of_family, process.node.reports = 3 * MIB, 1
     process.load()
     await floor.answer(process)
     assert (resident.memory, site.machines.free["n1"]) == (0, 900 * MIB)
-    process.node.resident, process.node.reports = 300 * MIB, 2
+    process.node.of_family, process.node.reports = 300 * MIB, 2
     await floor.settle()
     assert resident.memory == 300 * MIB
     resident.park()

@@ -1,5 +1,4 @@
 import contextlib
-import os
 import subprocess
 import sys
 
@@ -70,15 +69,13 @@ def test_memory_that_forked_children_share_is_counted_once(tmp_path):
     assert 40 * MIB < size < 60 * MIB
 
 
-def test_resident_memory_counts_where_shared_memory_is_not_known(monkeypatch):
+def test_resident_memory_counts_where_shared_memory_is_not_known(tmp_path, monkeypatch):
     """And nothing of a process that has ended."""
 
     def refuse(*_, **__):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(memory, "open", refuse, raising=False)
-    family, size = footprint([os.getpid()])
-
-    assert family == [os.getpid()]
-    assert size == pytest.approx(worker_memory(os.getpid()), rel=0.1)
+    with processes_of(tmp_path, CHAIN, 1, "0") as pids:
+        assert footprint(pids) == (pids, pytest.approx(worker_memory(pids[0]), rel=0.1))
     assert footprint([2**22 + 12345]) == ([2**22 + 12345], 0)

@@ -48,13 +48,15 @@ class Receiver:
 class Node:
     """The other machine that a process runs on, as it last described itself.
 
-    ``name`` is the cluster's name for it. ``resident`` are the bytes of memory of the worker's processes,
-    ``gpu`` the worker's GPUs in words; ``reports`` counts how often these came.
+    ``name`` is the cluster's name for it. ``resident`` are the bytes of memory of the worker's process,
+    ``of_family`` also those of all its descendants, ``gpu`` the worker's GPUs in words; ``reports`` counts
+    how often these came.
     """
 
     name: str
     host: str = ""
     resident: int = 0
+    of_family: int = 0
     gpu: str = ""
     reports: int = 0
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import psutil
@@ -85,10 +88,21 @@ class SystemMonitor:
 
 def worker_memory(pid: int) -> int:
     """Resident bytes of a process, 0 if they cannot be read."""
-    try:
+    with contextlib.suppress(psutil.Error, OSError):
         return int(psutil.Process(pid).memory_info().rss) if pid > 0 else 0
-    except (psutil.Error, OSError):
-        return 0
+    return 0
+
+
+def family_of(pids: Iterable[int]) -> list[int]:
+    """These processes, and after them all their descendants. Reads /proc; for another thread."""
+    family = list(pids)
+    for pid in family:
+        with contextlib.suppress(OSError, ValueError):
+            # By the children of each thread, not all processes of the machine have to be read.
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                with open(f"/proc/{pid}/task/{thread}/children", "rb") as children:
+                    family += map(int, children.read().split())
+    return family
 
 
 def _cpu_seconds() -> tuple[float, float]:

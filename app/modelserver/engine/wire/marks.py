@@ -21,10 +21,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from modelserver.engine.resources import read
+
 MARK = "MODELSERVER_WORKER"
 # All of one length: a forked worker overwrites the spawner's with its own.
 _FORM = "{pid:010d}.{started:020d}.{unique}"
-_MARK = re.compile(r"(\d{10})\.(\d{20})\.[0-9a-f]{32}")
+_MARK = re.compile(r"(\d{10})\.(\d{20})\.[0-9a-f]{32}", re.ASCII)
 _SERVER = 31
 _PROC = Path("/proc")
 # Rounds after which processes that start others faster than they are killed are left.
@@ -124,14 +126,9 @@ def _is(pid: int, is_meant: Callable[[str], bool]) -> bool:
 
 def mark_of(pid: int) -> str:
     """The mark that a process was started with; empty if it has none, has ended, or is not ours."""
-    try:
-        environment = (_PROC / str(pid) / "environ").read_bytes()
-    except OSError:
-        return ""
-    _, separator, rest = (b"\0" + environment).partition(b"\0" + MARK.encode() + b"=")
-    mark = rest.partition(b"\0")[0]
-    text = mark.decode("ascii", "replace")
-    return text if separator and _MARK.fullmatch(text) else ""
+    environment = read(_PROC / str(pid) / "environ")
+    mark = f"\0{environment}".partition(f"\0{MARK}=")[2].partition("\0")[0]
+    return mark if _MARK.fullmatch(mark) else ""
 
 
 def _namespace(pid: int) -> str:

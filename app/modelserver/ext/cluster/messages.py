@@ -153,10 +153,14 @@ class WorkerOutput(msgspec.Struct, frozen=True, array_like=True, tag="output"):
 
 
 class Condition(msgspec.Struct, frozen=True, array_like=True, tag="condition"):
-    """Agent to server, every few seconds: bytes that the worker uses, and its GPUs."""
+    """Agent to server, every few seconds: bytes that the worker uses, and its GPUs.
+
+    ``of_family``: bytes also of its descendants.
+    """
 
     resident: int
     gpu: str
+    of_family: int = 0
 
 
 class TakenBack(msgspec.Struct, frozen=True, array_like=True, tag="taken_back"):

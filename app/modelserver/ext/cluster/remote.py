@@ -198,6 +198,7 @@ class RemoteWorker(AgentConnection):
             self.printed(message.data, is_error=message.is_error)
         elif isinstance(message, messages.Condition):
             self.node.resident, self.node.gpu = message.resident, message.gpu
+            self.node.of_family = max(message.resident, message.of_family)
             self.node.reports += 1
         elif isinstance(message, messages.TakenBack):
             self.recalled(message.started, message.below)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from modelserver.engine.telemetry.gpus import Gpus
-from modelserver.engine.telemetry.system import SystemMonitor, worker_memory
+from modelserver.engine.telemetry.system import SystemMonitor, family_of, worker_memory
 from modelserver.models.registry import Registry
 from modelserver.models.settings.settings import Settings
 
@@ -111,7 +111,8 @@ class Devices:
         by_process = {} if reading is None else reading.memory.by_process
         workers = []
         for each in seated:
-            used = sum(by_process.get(pid, 0) for pid in each.pids)
+            # An engine may be a process of its own.
+            used = sum(by_process.get(pid, 0) for pid in family_of(each.pids))
             workers.append({**each.described, "gpuMemory": used // _MEGABYTE if used else None})
         if reading is None:
             return {"gpu": number, "workers": workers}

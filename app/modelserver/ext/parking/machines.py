@@ -123,7 +123,7 @@ class RemoteModel:
         nodes = [node for each in self.resident.pool.workers if (node := each.node) is not None]
         self._reports = {id(node): self._reports.get(id(node), node.reports) for node in nodes}
         is_current = all(node.reports > self._reports[id(node)] for node in nodes)
-        return sum(node.resident for node in nodes) if is_current else 0
+        return sum(node.of_family for node in nodes) if is_current else 0
 
     @property
     def may_leave(self) -> bool:

@@ -11,7 +11,7 @@ import psutil
 
 from modelserver.engine.pools.pool import Pool
 from modelserver.engine.pools.worker import Worker
-from modelserver.engine.telemetry.system import worker_memory
+from modelserver.engine.telemetry.system import family_of, worker_memory
 
 
 def pids_of(pool: Pool) -> list[int]:
@@ -49,29 +49,17 @@ def footprint(pids: Iterable[int]) -> tuple[list[int], int]:
     Those are the bytes that they share with no other, as workers are forked and share most of what their
     libraries have; resident memory where that is not known. Reads /proc; for another thread.
     """
-    family, size = list(pids), 0
-    for pid in family:
-        children = _children_of(pid)
-        size += _own(pid, is_parent=bool(children))
-        family += children
-    return family, size
+    workers = list(pids)
+    family = family_of(workers)
+    has_children = len(family) > len(workers)
+    return family, sum(_own(pid, has_family=has_children) for pid in family)
 
 
-def _children_of(pid: int) -> list[int]:
-    """The children of each of its threads: so not all processes of the machine need to be read."""
-    children: list[int] = []
-    with contextlib.suppress(OSError, ValueError):
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
-                children += map(int, file.read().split())
-    return children
-
-
-def _own(pid: int, *, is_parent: bool) -> int:
+def _own(pid: int, *, has_family: bool) -> int:
     sizes = _mapped(pid)
     own = sum(size for name, size in sizes.items() if name.startswith("Private_"))
-    if is_parent and sizes:
-        # Forked children share what it had. What its own parent has is shared with other workers.
+    if has_family and sizes:
+        # Forked children share what it had. What its own parent has counts there, or is shared with others.
         shared = sizes.get("Anonymous:", 0) - sizes.get("Private_Dirty:", 0) - _inherited(pid)
         own += max(0, shared)
     return own or worker_memory(pid)

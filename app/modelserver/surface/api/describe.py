@@ -155,35 +155,28 @@ def _whereabouts(worker: Worker) -> dict[str, Any]:
     """Memory, process, GPU and machine of a worker; ``node`` is None on this machine."""
     node = None if worker.process is None else worker.process.node
     if node is None:
-        return {
-            "memoryUsage": worker_memory(worker.pid) if worker.pid > 0 else 0,
-            "pid": worker.pid,
-            "gpu": worker.gpu is not None,
-            "gpuUsage": gpus.usage(worker.gpu),
-            "node": None,
-        }
-    usage = NO_GPU if worker.is_on_cpu else node.gpu or NO_GPU
+        memory, has_gpu, usage = worker_memory(worker.pid), worker.gpu is not None, gpus.usage(worker.gpu)
+    else:
+        usage = NO_GPU if worker.is_on_cpu else node.gpu or NO_GPU
+        memory, has_gpu = node.resident, usage != NO_GPU
     return {
-        "memoryUsage": node.resident,
+        "memoryUsage": memory,
         "pid": worker.pid,
-        "gpu": usage != NO_GPU,
+        "gpu": has_gpu,
         "gpuUsage": usage,
-        "node": {"name": node.name, "host": node.host},
+        "node": None if node is None else {"name": node.name, "host": node.host},
     }
 
 
 def describe_batching(model: ModelVersion) -> dict[str, Any]:
     """The effective batch settings, each with its source."""
     options = model.options
-    described = {}
-    for key, name in _BATCH_SETTINGS:
-        value = getattr(options, name)
-        if value is not None:
-            described[key] = {
-                "value": getattr(value, "value", value),
-                "source": options.sources.get(name, "default"),
-            }
-    return described
+    values = ((key, name, getattr(options, name)) for key, name in _BATCH_SETTINGS)
+    return {
+        key: {"value": getattr(value, "value", value), "source": options.sources.get(name, "default")}
+        for key, name, value in values
+        if value is not None
+    }
 
 
 def moment(seconds: float) -> str:

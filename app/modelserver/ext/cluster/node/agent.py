@@ -29,7 +29,7 @@ from modelserver import __version__
 from modelserver.engine.pools.local_process import LocalProcess
 from modelserver.engine.pools.spec import Ports
 from modelserver.engine.telemetry.gpus import Gpus
-from modelserver.engine.telemetry.system import worker_memory
+from modelserver.engine.telemetry.system import family_of, worker_memory
 from modelserver.engine.wire.arena import Arena, ProtocolError
 from modelserver.engine.wire.marks import Mark
 from modelserver.errors import BadRequest
@@ -305,16 +305,21 @@ class Agent:
         gpus = Gpus.of(process.variables)
         while True:
             process.look_for_kills()
-            resident = await asyncio.to_thread(worker_memory, process.pid)
+            sizes = await asyncio.to_thread(_residents, process.pid)
             if gpu_id is not None:
                 await gpus.renew()
-            self._send(messages.Condition(resident, gpus.usage(gpu_id)))
+            self._send(messages.Condition(sizes[0], gpus.usage(gpu_id), sum(sizes)))
             await asyncio.sleep(_REPORT)
 
     def _kill(self) -> None:
         self._is_killed = True
         if self._process is not None:
             self._process.kill()
+
+
+def _residents(pid: int) -> list[int]:
+    """Bytes of the process, and of each of its descendants."""
+    return [*map(worker_memory, family_of([pid]))]
 
 
 def _refusal(error: BaseException) -> messages.StartRefused:
