@@ -98,11 +98,15 @@ def test_refused_requests_leave_no_reference_cycles(path):
     ids=["small", "bomb", "large bomb", "damaged", "unknown"],
 )
 async def test_compressed_body_is_inflated_up_to_the_limit(coding, body, status):
-    """On the event loop, and a large one beside it; then the model is looked for (F6)."""
+    """On the event loop, and a large one beside it; then the model is looked for (F6).
+
+    A reference cycle would hold the body.
+    """
     connection = Connection(ServerMetrics(hostname="h"))
     api = InferenceApi(Registry(None), 1 << 20)
-    served(api, connection, "/predictions/m", body, (b"content-encoding", coding))
-    await until(lambda: connection.statuses)
+    with no_cycles():
+        served(api, connection, "/predictions/m", body, (b"content-encoding", coding))
+        await until(lambda: connection.statuses)
 
     assert connection.statuses == [status]
 
