@@ -37,7 +37,7 @@ from benchmarks.report import Mark, number, table
 from benchmarks.servers import ROOT, ModelServer, Running, call, call_well, cpu_seconds, model_server
 from benchmarks.serving import served
 from benchmarks.works import Question
-from modelserver.ext.parking.memory import own_memory
+from modelserver.ext.parking.memory import footprint
 from modelserver.ext.parking.needs import Need, Needs
 from modelserver.models.environments.cache_folder import VARIABLE, cache_folder
 from modelserver.tools.tune.own_server import family, free_ports
@@ -136,7 +136,7 @@ def measure(names: Sequence[str], parts: Mapping[str, list[Arrival]], options: O
         with (
             on_demand(store, folder / "ours", needs, int(budget)) as (server, start_time),
             all_loaded(store, folder / "loaded", few) as loaded,
-            readings(lambda: own_memory(workers(server)), 1.0) as sizes,
+            readings(lambda: footprint(workers(server))[1], 1.0) as sizes,
         ):
             ask(server, parts[FIRST])
             outcomes = {part: take(server, loaded, few, parts[part]) for part in (STEADY, DRIFTING)}
@@ -223,7 +223,7 @@ def learn(store: Path, folder: Path) -> tuple[dict[str, Need], dict[str, float]]
             call_well(server.management_port, "POST", f"/models/{kind}?action=load", timeout=120)
             ask(server, [Arrival(0.0, kind)] * 3)
             version = server.describe(kind)
-            memory = own_memory(worker["pid"] for worker in version["workers"])
+            _, memory = footprint(worker["pid"] for worker in version["workers"])
             result[kind] = Need(memory, version["parking"]["loadTime"] / 1e3)
             park(server, kind)
         return {kind: result[kind] for kind in KINDS}, cold_starts(server, store, folder)
@@ -373,7 +373,7 @@ def take_ray(
     with served(launch, folder / "ray") as ray:
 
         def size() -> int:
-            return own_memory(each.pid for each in family(ray.running.pid))
+            return footprint([ray.running.pid])[1]
 
         before = size()
         with readings(size, 1.0) as sizes:

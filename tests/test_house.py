@@ -177,6 +177,25 @@ def test_no_file_imports_itself_by_way_of_others():
     assert sorted(left) == []
 
 
+def test_benchmarks_import_what_there_is():
+    """They are run by hand: nothing else would notice that a name is gone."""
+    imports = {
+        (node.module, alias.name)
+        for path in (_ROOT / "benchmarks").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom)
+        and node.module in module_names()
+        and room_of(node.module) in _ROOMS
+        for alias in node.names
+    }
+
+    assert [
+        f"{module}.{name}"
+        for module, name in sorted(imports)
+        if not hasattr(import_module(module), name) and f"{module}.{name}" not in module_names()
+    ] == []
+
+
 def test_the_architecture_shows_the_house_as_it_is():
     """Its table has every folder of a room, and the files that it names are there."""
     page = (_ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
