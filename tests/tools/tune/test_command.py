@@ -79,6 +79,7 @@ def test_starting_the_server_does_not_load_the_tuner():
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_a_known_cost_leads_to_a_provable_choice(work, capsys):
     flags = ["--max-batch-size", "32", "--max-workers", "1", "--time-budget", "8"]
@@ -89,7 +90,7 @@ def test_a_known_cost_leads_to_a_provable_choice(work, capsys):
     config = yaml.safe_load((folder / CONFIG).read_text())
 
     assert status == 0, out
-    assert 1 < config["batchSize"] <= (LIMIT_MS - A_MS) / B_MS
+    assert 1 < config["batchSize"] <= (LIMIT_MS - A_MS) / B_MS, out
     assert results["choice"]["figure"]["p90_ms"] <= LIMIT_MS
     assert results["gain"] > 1.3
     line = results["cost"]["line"]

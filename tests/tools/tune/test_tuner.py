@@ -67,6 +67,21 @@ def test_a_choice_that_misses_the_goal_in_its_proof_gives_way():
     assert "was given up" in result.remarks[0]
 
 
+def test_half_a_size_that_misses_the_limit_too_is_halved_again():
+    """As on a machine that was busy during the proof of 15 and the measurement of 7."""
+
+    class Busy(FakeBench):
+        def closed(self, clients, seconds, settle, longest):
+            figure = super().closed(clients, seconds, settle, longest)
+            busy = self.clock > 9 and self.served[-1].batch_size in (7, 15)
+            return replace(figure, p90_ms=figure.p90_ms + 80.0) if busy else figure
+
+    result = tuned("p90<=100ms", Busy(15.0, 5.0), SearchBounds(max_batch=32), budget=8.0)
+
+    assert result.remarks[0].startswith("batch 15, adaptive, 1 worker was given up")
+    assert result.choice.setting.batch_size == 3
+
+
 def test_where_the_promising_sizes_all_miss_the_limit_smaller_ones_are_tried():
     class Slow(FakeBench):
         def closed(self, clients, seconds, settle, longest):

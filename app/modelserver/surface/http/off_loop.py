@@ -71,7 +71,8 @@ class OffLoop:
             await work
         except ModelServerError as error:
             fail(error)
-            # Whoever raised it again is in the traceback, and so is what called them with the error: a cycle.
+            # A function that raised the error again is in its traceback with its caller, which has the error:
+            # a reference cycle.
             error.__traceback__ = None
         except Exception:  # noqa: BLE001 - the last place where an error becomes an answer
             _log.exception("Failure while processing a request aside")

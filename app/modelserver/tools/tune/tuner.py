@@ -260,17 +260,21 @@ class Tuner:
         result.chosen = best(goal, proven) or nearest(goal, result.proofs) or nearest(goal, result.points)
 
     def _smaller(self, failed: Point) -> list[Point]:
-        """Half the batch size of a setting that failed, measured now unless it has been."""
-        size = failed.setting.batch_size // 2
-        known = {point.setting.batch_size for point in self._result.points if self._goal.met(point.figure)}
-        if self._goal.kind != "limit" or any(size <= other < 2 * size for other in known) or not size:
-            return []
-        setting = replace(failed.setting, batch_size=size)
-        if setting.policy == "window":
-            setting = sweep.window(setting, self._result.costs)
+        """Measures half the size of a setting that failed, and half of that, until one meets the limit."""
         before = len(self._result.points)
-        self._try(setting, needed=True)
+        size = largest = failed.setting.batch_size
+        while self._goal.kind == "limit" and size > 1 and not self._meets(size // 2, largest):
+            size //= 2
+            setting = replace(failed.setting, batch_size=size)
+            if setting.policy == "window":
+                setting = sweep.window(setting, self._result.costs)
+            self._try(setting, needed=True)
         return self._result.points[before:]
+
+    def _meets(self, least: int, below: int) -> bool:
+        """Whether a batch size of this range has met the goal."""
+        points = self._result.points
+        return any(least <= p.setting.batch_size < below and self._goal.met(p.figure) for p in points)
 
     def _proof(self, candidate: Point) -> Point:
         """The candidate once more, for longer. A limit must also be met for a lone client."""
