@@ -93,9 +93,13 @@ def yolos(folder):
 
     torch.manual_seed(0)
     settings = YolosConfig(
-        image_size=[16, 16], patch_size=4, num_detection_tokens=3, num_labels=4,
-        use_mid_position_embeddings=False, **_BERT,
-    )  # fmt: skip
+        image_size=[16, 16],
+        patch_size=4,
+        num_detection_tokens=3,
+        num_labels=4,
+        use_mid_position_embeddings=False,
+        **_BERT,
+    )
     network = YolosForObjectDetection(settings).eval()
     network.save_pretrained(folder)
     size = {"shortest_edge": 16, "longest_edge": 32}
@@ -119,11 +123,18 @@ def wav2vec2(folder, head="ForSequenceClassification"):
         Wav2Vec2CTCTokenizer(str(folder / "letters.json"), **special).save_pretrained(folder)
         labels = len(vocabulary)
     settings = Wav2Vec2Config(
-        conv_dim=(8, 8), conv_stride=(5, 2), conv_kernel=(10, 3), num_conv_pos_embeddings=4,
-        num_conv_pos_embedding_groups=2, num_feat_extract_layers=2, classifier_proj_size=8,
-        num_labels=labels, vocab_size=labels, pad_token_id=0,
+        conv_dim=(8, 8),
+        conv_stride=(5, 2),
+        conv_kernel=(10, 3),
+        num_conv_pos_embeddings=4,
+        num_conv_pos_embedding_groups=2,
+        num_feat_extract_layers=2,
+        classifier_proj_size=8,
+        num_labels=labels,
+        vocab_size=labels,
+        pad_token_id=0,
         **_BERT,
-    )  # fmt: skip
+    )
     network = getattr(transformers, f"Wav2Vec2{head}")(settings).eval()
     network.save_pretrained(folder)
     Wav2Vec2FeatureExtractor(sampling_rate=1000).save_pretrained(folder)
@@ -146,11 +157,24 @@ def whisper(folder):
     made.save_pretrained(folder)
     end, start, plain = made.convert_tokens_to_ids(names)
     settings = transformers.WhisperConfig(
-        vocab_size=len(made), num_mel_bins=8, d_model=16, encoder_layers=1, decoder_layers=1,
-        encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=32, decoder_ffn_dim=32,
-        max_source_positions=50, max_target_positions=300, decoder_start_token_id=start,
-        pad_token_id=end, bos_token_id=end, eos_token_id=end, suppress_tokens=[], begin_suppress_tokens=[],
-    )  # fmt: skip
+        vocab_size=len(made),
+        num_mel_bins=8,
+        d_model=16,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=32,
+        decoder_ffn_dim=32,
+        max_source_positions=50,
+        max_target_positions=300,
+        decoder_start_token_id=start,
+        pad_token_id=end,
+        bos_token_id=end,
+        eos_token_id=end,
+        suppress_tokens=[],
+        begin_suppress_tokens=[],
+    )
     network = transformers.WhisperForConditionalGeneration(settings).eval()
     for parameter in network.parameters():
         parameter.data *= 5

@@ -40,12 +40,27 @@ PAUSE = 0.005
 BOTH_SECONDS = 60.0
 # Left out of shorter runs: they take seconds of a processor, and another body has nearly the same structure.
 COSTLY = (
-    "V2: a row of 1,0", "V2: a row of 1,5", "V2: a row of 3", "V2: 3,", "V2 binary: 1", "V2 binary: inputs",
-    "V1: numbers", "V1: texts", "V1: lists", "V1: keys", "V1 explain: objects", "V1 explain: one instance",
-    "inference /v1/models/echo:predict: its", "/v2/models/echo/explain: V2 rows", "POST /console/try/v2",
-    "/models/echo/invoke: a form", "an archive: merge", "a workflow: keys", "a workflow: functions",
+    "V2: a row of 1,0",
+    "V2: a row of 1,5",
+    "V2: a row of 3",
+    "V2: 3,",
+    "V2 binary: 1",
+    "V2 binary: inputs",
+    "V1: numbers",
+    "V1: texts",
+    "V1: lists",
+    "V1: keys",
+    "V1 explain: objects",
+    "V1 explain: one instance",
+    "inference /v1/models/echo:predict: its",
+    "/v2/models/echo/explain: V2 rows",
+    "POST /console/try/v2",
+    "/models/echo/invoke: a form",
+    "an archive: merge",
+    "a workflow: keys",
+    "a workflow: functions",
     "gRPC: 1,2",
-)  # fmt: skip
+)
 # Seconds of a processor for :func:`slowness` on the machine that the bounds are for.
 REFERENCE = 0.011
 ANSWER_SECONDS = 60.0
@@ -277,8 +292,18 @@ def v2_bodies() -> Iterator[Heavy]:
     yield of("a long text", b'{"id":"%b","inputs":[%b]}' % (b"i" * (SIZE - 200), one))
     raw = struct.pack("<I", 1) + b"x"
     count = SIZE // len(raw)
-    head = json.dumps({"inputs": [{"name": "x", "datatype": "BYTES", "shape": [count],
-        "parameters": {"binary_data_size": count * len(raw)}}]}).encode()  # fmt: skip
+    head = json.dumps(
+        {
+            "inputs": [
+                {
+                    "name": "x",
+                    "datatype": "BYTES",
+                    "shape": [count],
+                    "parameters": {"binary_data_size": count * len(raw)},
+                }
+            ]
+        }
+    ).encode()
     length = f"Inference-Header-Content-Length: {len(head)}"
     yield by_http(f"V2 binary: {count:,} BYTES", "inference", path, head + raw * count, length)
     whole = b'{"inputs":[%b]}' % repeated(
@@ -389,9 +414,13 @@ def with_tokens(tokens: dict[str, str]) -> Iterator[Heavy]:
     yield by_http("a long kind of token", "management", path, b"", allowed["API"], method="GET")
     for side, service, method, message in (
         ("inference", f"{INFERENCE}InferenceAPIsService", "Predictions", predict("echo", data=b"g" * SIZE)),
-        ("management", f"{MANAGEMENT}ManagementAPIsService", "RegisterModel",
-         manage("RegisterModel", url="." * MOST_PARAMETERS)),
-    ):  # fmt: skip
+        (
+            "management",
+            f"{MANAGEMENT}ManagementAPIsService",
+            "RegisterModel",
+            manage("RegisterModel", url="." * MOST_PARAMETERS),
+        ),
+    ):
         for name, token in (("a wrong token", "t" * 4000), ("its token", tokens[side])):
             metadata = (("authorization", f"Bearer {token}"),)
             yield by_grpc(f"gRPC {method}: {name}", side, service, method, message, metadata)
@@ -402,11 +431,13 @@ def management_bodies() -> Iterator[Heavy]:
     text = "Content-Type: application/json"
     for listener, path in (
         ("management", "/models"),
-        ("management", "/v2/repository/index"), ("inference", "/v2/repository/index"),
+        ("management", "/v2/repository/index"),
+        ("inference", "/v2/repository/index"),
         ("management", "/v2/repository/models/echo/load"),
         ("inference", "/v2/systemsharedmemory/region/r/register"),
-        ("inference", "/v2/logging"), ("inference", "/v2/models/echo/trace/setting"),
-    ):  # fmt: skip
+        ("inference", "/v2/logging"),
+        ("inference", "/v2/models/echo/trace/setting"),
+    ):
         yield by_http(f"{listener} {path}: keys", listener, path, b"{%b}" % many_keys(), text)
         if not path.endswith("load"):
             # The body does not matter for what is loaded.
@@ -504,9 +535,10 @@ WORKFLOWS: dict[str, tuple[str, str]] = {
         "",
     ),
     "functions": (
-        "dag:\n  f0: [missing]\n", "".join(f"def f{n}(data, context): pass\n" for n in range(50_000))
+        "dag:\n  f0: [missing]\n",
+        "".join(f"def f{n}(data, context): pass\n" for n in range(50_000)),
     ),
-}  # fmt: skip
+}
 
 
 def prepare_extensions(server: Server) -> None:
@@ -620,9 +652,12 @@ def grpc_messages() -> Iterator[Heavy]:
         ("gRPC: bytes", predictions, predict("echo", data=b"g" * SIZE)),
         ("gRPC: inputs", infer, oip("ModelInferRequest", model_name="echo", inputs=[tensor] * (SIZE // 40))),
         (f"gRPC: {rows:,} BYTES", infer, oip("ModelInferRequest", model_name="echo", inputs=[many])),
-        (f"gRPC: {count:,} raw BYTES", infer,
-         oip("ModelInferRequest", model_name="echo", inputs=[bare], raw_input_contents=[raw * count])),
-    ):  # fmt: skip
+        (
+            f"gRPC: {count:,} raw BYTES",
+            infer,
+            oip("ModelInferRequest", model_name="echo", inputs=[bare], raw_input_contents=[raw * count]),
+        ),
+    ):
         yield by_grpc(name, "inference", service, method, message)
 
 

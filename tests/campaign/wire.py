@@ -212,10 +212,16 @@ def heads(path: str) -> Iterator[Case]:
     yield Case("two Hosts", message(path, "Host: y", "Content-Length: 0"), "refused")
     yield Case("no Host in HTTP/1.0", b"POST %b HTTP/1.0\r\nContent-Length: 0\r\n\r\n" % path.encode())
     for name, line in (
-        ("NUL in a value", "X-A: a\x00b"), ("NUL in a name", "X-\x00A: b"), ("no colon", "X-A"),
-        ("a bare line feed", "X-A: b\nX-B: c"), ("a bare return", "X-A: b\rX-B: c"), ("no name", ": b"),
-        ("folded", "X-A: b\r\n c"), ("a blank first", " X-A: b"), ("70 KB", "X-A: " + "a" * 70_000),
-    ):  # fmt: skip
+        ("NUL in a value", "X-A: a\x00b"),
+        ("NUL in a name", "X-\x00A: b"),
+        ("no colon", "X-A"),
+        ("a bare line feed", "X-A: b\nX-B: c"),
+        ("a bare return", "X-A: b\rX-B: c"),
+        ("no name", ": b"),
+        ("folded", "X-A: b\r\n c"),
+        ("a blank first", " X-A: b"),
+        ("70 KB", "X-A: " + "a" * 70_000),
+    ):
         yield Case(f"header: {name}", message(path, line, "Content-Length: 0"), "either")
     yield Case("NUL in the target", message(path + "\x00", "Content-Length: 0"), "refused")
     yield Case("NUL for a request", b"\x00" * 50 + b"\r\n\r\n", "refused")
@@ -404,8 +410,11 @@ def cpu_seconds(server: Server) -> float:
 def dawdlers(report: Report, server: Server, what: str) -> None:
     """Heads and bodies that come byte by byte, and connections that say nothing, are cut off (F15)."""
     head = b"POST /predictions/echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n"
-    starts = {"a slow head": head[:20], "a slow body": head, "a slow chunk": head.replace(
-        b"Content-Length: 100000", b"Transfer-Encoding: chunked") + b"ffff\r\n"}  # fmt: skip
+    starts = {
+        "a slow head": head[:20],
+        "a slow body": head,
+        "a slow chunk": head.replace(b"Content-Length: 100000", b"Transfer-Encoding: chunked") + b"ffff\r\n",
+    }
     with contextlib.ExitStack() as stack:
         waiting = {}
         for name, start in starts.items():

@@ -14,12 +14,16 @@ CONFIGS: Final[dict[str, str]] = yaml.safe_load(
 TABLE: Final = {
     name: {
         "1.0": {
-            "minWorkers": 1, "maxWorkers": 1, "batchSize": 6, "maxBatchDelay": 60,
-            "responseTimeout": 66, "startupTimeout": 67,
+            "minWorkers": 1,
+            "maxWorkers": 1,
+            "batchSize": 6,
+            "maxBatchDelay": 60,
+            "responseTimeout": 66,
+            "startupTimeout": 67,
         }
     }
     for name in ("c_batch", "c_times", "c_nothing", "plain")
-}  # fmt: skip
+}
 """The ``models=`` of the server that has one."""
 
 

@@ -144,8 +144,12 @@ def _texts(made: Path, labels: Path) -> Iterator[tuple[str, str, dict[str, Any]]
     words = ("a", "good", "bad", "book", "is", "not", "very", "good book", "not bad", "bad book", "very good")
     vocabulary = made / "source_vocab.pt"
     torch.save({word: number for number, word in enumerate(words, 1)}, vocabulary)
-    yield "reads", "text_classifier", {
-        "model_file": str(TORCH_CODE / "words.py"),
-        "serialized_file": str(weights),
-        "extra_files": f"{vocabulary},{labels}",
-    }  # fmt: skip
+    yield (
+        "reads",
+        "text_classifier",
+        {
+            "model_file": str(TORCH_CODE / "words.py"),
+            "serialized_file": str(weights),
+            "extra_files": f"{vocabulary},{labels}",
+        },
+    )

@@ -44,9 +44,12 @@ class Detached:
 
     def config(self):
         fixed = {
-            **self.addresses, **self.grpc, "frontend_processes": 1, "default_workers_per_model": 1,
+            **self.addresses,
+            **self.grpc,
+            "frontend_processes": 1,
+            "default_workers_per_model": 1,
             "enable_grpc_api": str(self.command is not None).lower(),
-        }  # fmt: skip
+        }
         return self.home.write_config(fixed)
 
     def ask(self, side, method, path, scope=None, **arguments):
@@ -217,10 +220,20 @@ def test_snapshots_are_restored_as_torchserve_does(torchserve, model_store):
     values = parse(written[0].read_bytes())
     state = json.loads(values["model_snapshot"])
     assert values["inference_address"] == torchserve.addresses["inference_address"]
-    assert state["models"]["echo"]["1.0"].items() >= {
-        "defaultVersion": True, "marName": "echo.mar", "minWorkers": 1, "maxWorkers": 1, "batchSize": 1,
-        "maxBatchDelay": 100, "responseTimeout": 120, "startupTimeout": 120, "runtimeType": "python",
-    }.items()  # fmt: skip
+    assert (
+        state["models"]["echo"]["1.0"].items()
+        >= {
+            "defaultVersion": True,
+            "marName": "echo.mar",
+            "minWorkers": 1,
+            "maxWorkers": 1,
+            "batchSize": 1,
+            "maxBatchDelay": 100,
+            "responseTimeout": 120,
+            "startupTimeout": 120,
+            "runtimeType": "python",
+        }.items()
+    )
 
     torchserve.stop()
     newest = torchserve.snapshots()[-1]

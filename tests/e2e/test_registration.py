@@ -124,16 +124,26 @@ LIST = "please refer to API document."
         ("POST", "/models?url=echo.mar&batch_size=-2", 400, None, "batch_size"),
         ("POST", "/models?url=echo.mar&model_name=a/b", 400, "InvalidModelException", ""),
         ("GET", "/models/none", 404, NO_MODEL, "Model not found: none. There is: echo"),
-        ("DELETE", "/models/echo/9", 404, NO_VERSION,
-         "Model version: 9 does not exist for model: echo. There is: 1.0"),
-        ("PUT", "/models/echo/9/set-default", 404, NO_VERSION,
-         "Model version 9 does not exist for model echo"),
+        (
+            "DELETE",
+            "/models/echo/9",
+            404,
+            NO_VERSION,
+            "Model version: 9 does not exist for model: echo. There is: 1.0",
+        ),
+        (
+            "PUT",
+            "/models/echo/9/set-default",
+            404,
+            NO_VERSION,
+            "Model version 9 does not exist for model echo",
+        ),
         ("PUT", "/models/none?min_worker=3&max_worker=2", 400, BAD, BOUNDS),
         ("PUT", "/models/echo?max_worker=-1", 400, BAD, BOUNDS),
         ("PATCH", "/models/echo", 405, "MethodNotAllowedException", f"method is not allowed, {LIST}"),
         ("GET", "/nothing", 404, "ResourceNotFoundException", f"resource is not found, {LIST}"),
     ],
-)  # fmt: skip
+)
 def test_requests_that_cannot_be_are_refused(shared_server, method, path, status, kind, message):
     """The refusal is in TorchServe's words (reference 5), and leaves nothing behind (F62)."""
     shared_server.registered("echo.mar", initial_workers=0)

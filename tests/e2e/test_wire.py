@@ -153,12 +153,19 @@ def test_clients_that_leave_without_reading(either):
 OTHER_ROUTES = {
     "inference": (b"POST /ping", b"POST /v2/repository/index", b"GET /v2/health/live", b"POST /nowhere"),
     "management": (
-        b"POST /models", b"PUT /models/echo", b"PUT /models/echo/traffic", b"GET /models/echo",
-        b"POST /workflows", b"POST /v2/repository/index", b"POST /console/estimate",
-        b"POST /console/try/predictions/echo", b"POST /recording", b"PUT /logging-level",
+        b"POST /models",
+        b"PUT /models/echo",
+        b"PUT /models/echo/traffic",
+        b"GET /models/echo",
+        b"POST /workflows",
+        b"POST /v2/repository/index",
+        b"POST /console/estimate",
+        b"POST /console/try/predictions/echo",
+        b"POST /recording",
+        b"PUT /logging-level",
     ),
     "metrics": (b"GET /metrics", b"POST /metrics", b"POST /ping", b"POST /nowhere"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("role", OTHER_ROUTES)

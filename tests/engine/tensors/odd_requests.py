@@ -107,10 +107,15 @@ def odd_bodies(draw: st.DrawFn) -> tuple[bytes, str | None]:
 
 _CHOICES = st.fixed_dictionaries({}) | st.sampled_from(
     [
-        {"int64_param": 0}, {"int64_param": -5}, {"bool_param": True}, {"string_param": "s"},
-        {"double_param": 0.5}, {"double_param": float("nan")}, {"uint64_param": (1 << 64) - 1},
+        {"int64_param": 0},
+        {"int64_param": -5},
+        {"bool_param": True},
+        {"string_param": "s"},
+        {"double_param": 0.5},
+        {"double_param": float("nan")},
+        {"uint64_param": (1 << 64) - 1},
     ]
-)  # fmt: skip
+)
 _GRPC_PARAMETERS = st.dictionaries(
     st.sampled_from(["timeout", "sequence_id", "p", "binary_data_size"]), _CHOICES, max_size=2
 )

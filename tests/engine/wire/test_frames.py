@@ -82,9 +82,21 @@ def alone(message):
 
 
 LOADS = st.builds(
-    Load, TEXT, TEXT, TEXT, TEXT, st.integers(1, 512), st.none() | st.integers(0, 7), TEXT, TEXT,
-    st.booleans(), st.booleans(), st.integers(0, 2**40), TEXT, st.booleans(),
-)  # fmt: skip
+    Load,
+    TEXT,
+    TEXT,
+    TEXT,
+    TEXT,
+    st.integers(1, 512),
+    st.none() | st.integers(0, 7),
+    TEXT,
+    TEXT,
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 2**40),
+    TEXT,
+    st.booleans(),
+)
 TO_WORKER = st.one_of(predicts(), alone(LOADS), alone(st.builds(Stop)), alone(st.builds(Ping)))
 TO_SERVER = st.one_of(
     results(),

@@ -126,10 +126,13 @@ def test_requests_of_different_lengths_end_apart(bench):
 
     assert made.calls == [(["a", "b", "c"], [{"body": 1}] * 3), (["a", "c"], [{}, {}]), (["a"], [{}])]
     assert result == [
-        ("part", 0, b"a1"), ("end", 1, b"b1"), ("part", 2, b"c1"),
-        ("part", 0, b"a2"), ("end", 2, b"c2"),
+        ("part", 0, b"a1"),
+        ("end", 1, b"b1"),
+        ("part", 2, b"c1"),
+        ("part", 0, b"a2"),
+        ("end", 2, b"c2"),
         ("end", 0, b"a3"),
-    ]  # fmt: skip
+    ]
 
 
 def test_requests_join_between_calls(bench):
@@ -242,8 +245,11 @@ def test_parts_are_sent_within_a_call(bench):
     made.ask(0, "a")
 
     assert made.start().finish() == [
-        ("part", 0, b"x"), ("part", 0, b"a1"), ("part", 0, b"x"), ("failed", 0, b"")
-    ]  # fmt: skip
+        ("part", 0, b"x"),
+        ("part", 0, b"a1"),
+        ("part", 0, b"x"),
+        ("failed", 0, b""),
+    ]
 
 
 def test_unreadable_bodies_are_refused(bench):

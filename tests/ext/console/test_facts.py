@@ -88,8 +88,12 @@ def test_a_version_whose_batches_fail_is_failing():
     assert facts["state"] == "failing"
     assert (facts["errors"]["count"], facts["errors"]["types"]) == (1, {"InternalError": 1})
     assert {**facts["errors"]["last"], "time": ""} == {
-        "time": "", "type": "InternalError", "status": 500, "message": "no", "requestId": "r"
-    }  # fmt: skip
+        "time": "",
+        "type": "InternalError",
+        "status": 500,
+        "message": "no",
+        "requestId": "r",
+    }
 
 
 def test_a_failed_worker_tells_why_and_what_it_printed():

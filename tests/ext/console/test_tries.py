@@ -18,9 +18,11 @@ def exchange():
 async def test_the_model_gets_the_request_and_the_page_its_answer(client, hot):
     """Path, query, body and headers reach the route, the token does not; batch and times come back."""
     hot.answer = lambda each: each.reply(
-        201, b'{"a":1}', "application/json",
+        201,
+        b'{"a":1}',
+        "application/json",
         b"x-batch-id: b1\r\nx-batch-size: 3\r\nserver-timing: queue;dur=1\r\nset-cookie: a=b\r\n",
-    )  # fmt: skip
+    )
     answer = await client.post(
         "/console/try/predictions/m%20x/1.0?top=2",
         content=b"picture",

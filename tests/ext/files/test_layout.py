@@ -23,9 +23,15 @@ def folder(tmp_path):
     (made / "package").mkdir(parents=True)
     (made / "__pycache__").mkdir()
     for name, text in {
-        "handler.py": _SCRIPT, "helper.py": "x = 1\n", "weights.pt": "w", "old.mar": "m", ".env": "secret",
-        "net.pt2": "n", "net.onnx": "o", "script.ts": "t",
-    }.items():  # fmt: skip
+        "handler.py": _SCRIPT,
+        "helper.py": "x = 1\n",
+        "weights.pt": "w",
+        "old.mar": "m",
+        ".env": "secret",
+        "net.pt2": "n",
+        "net.onnx": "o",
+        "script.ts": "t",
+    }.items():
         (made / name).write_text(text)
     return made
 

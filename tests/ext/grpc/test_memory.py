@@ -91,9 +91,17 @@ async def client(pool):
     metrics = ServerMetrics().model("m", "1.0")
     options = SimpleNamespace(request_timeout=None, signature=Signature())
     model = SimpleNamespace(
-        name="m", version="1.0", pool=pool, metrics=metrics, options=options, sequence_headers=None,
-        batches=False, splits_tensors=True, exposes_errors=True, traffic=None,
-    )  # fmt: skip
+        name="m",
+        version="1.0",
+        pool=pool,
+        metrics=metrics,
+        options=options,
+        sequence_headers=None,
+        batches=False,
+        splits_tensors=True,
+        exposes_errors=True,
+        traffic=None,
+    )
     off_loop = OffLoop(SIZE)
     registry = SimpleNamespace(get=lambda *_: model, version_for=lambda *_: model)
     settings = Settings(max_request_instances=4)

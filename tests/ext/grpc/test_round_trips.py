@@ -29,11 +29,15 @@ from modelserver.surface.inference.v2 import InputRules, ResponseParts
 
 _FEW = settings(max_examples=15)
 _FIELDS = {
-    "BOOL": "bool_contents", "INT64": "int64_contents", "UINT64": "uint64_contents",
-    "FP32": "fp32_contents", "FP64": "fp64_contents", BYTES: "bytes_contents",
+    "BOOL": "bool_contents",
+    "INT64": "int64_contents",
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    BYTES: "bytes_contents",
     **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
     **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
-}  # fmt: skip
+}
 
 
 def elements_of(datatype):

@@ -81,9 +81,22 @@ async def test_an_answer_is_recorded():
     assert began.models == []
     assert "x-mark" in began.headers
     assert call == Call(
-        1, 1000, 4000, b"POST", "/predictions/m", "m", None, [HEADERS[0], HEADERS[2]], b"question", 200,
-        "text/plain", TIMING_LINES, b"answer", 0, True,
-    )  # fmt: skip
+        1,
+        1000,
+        4000,
+        b"POST",
+        "/predictions/m",
+        "m",
+        None,
+        [HEADERS[0], HEADERS[2]],
+        b"question",
+        200,
+        "text/plain",
+        TIMING_LINES,
+        b"answer",
+        0,
+        True,
+    )
     assert ended == Ended("the limit of 1 was reached")
 
 
@@ -268,9 +281,16 @@ def test_one_client_records_a_share():
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"sample": 0}, {"sample": float("nan")}, {"seconds": -1}, {"requests": 0}, {"headers": ("cookie",)},
-     {"headers": ("x-api-key",)}, {"headers": ("a b",)}],
-)  # fmt: skip
+    [
+        {"sample": 0},
+        {"sample": float("nan")},
+        {"seconds": -1},
+        {"requests": 0},
+        {"headers": ("cookie",)},
+        {"headers": ("x-api-key",)},
+        {"headers": ("a b",)},
+    ],
+)
 def test_wrong_options_are_refused(wrong):
     with pytest.raises(BadRequest):
         RecordingOptions(**wrong)

@@ -94,9 +94,14 @@ async def test_workflow_is_described_and_unregistered():
     nodes = described.pop("nodes")
 
     assert described == {
-        "workflowName": "w", "workflowUrl": "w.war", "minWorkers": 1, "maxWorkers": 1, "batchSize": 3,
-        "maxBatchDelay": 50, "workflowDag": "{m=[f]}",
-    }  # fmt: skip
+        "workflowName": "w",
+        "workflowUrl": "w.war",
+        "minWorkers": 1,
+        "maxWorkers": 1,
+        "batchSize": 3,
+        "maxBatchDelay": 50,
+        "workflowDag": "{m=[f]}",
+    }
     assert nodes == [
         {"name": "m", "model": "w__m", "url": "m.mar", "retryAttempts": 2, "timeoutMs": 10000},
         {"name": "f", "model": "w__f", "retryAttempts": 1, "timeoutMs": 5},

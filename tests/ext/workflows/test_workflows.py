@@ -80,9 +80,16 @@ async def test_nodes_become_models(known, tmp_path):
     )
 
     assert model == Registration(
-        url="m.mar", model_name="w__m", min_workers=1, max_workers=1, batch_size=2, max_batch_delay=50,
-        response_timeout=5, startup_timeout=6, workflow="w",
-    )  # fmt: skip
+        url="m.mar",
+        model_name="w__m",
+        min_workers=1,
+        max_workers=1,
+        batch_size=2,
+        max_batch_delay=50,
+        response_timeout=5,
+        startup_timeout=6,
+        workflow="w",
+    )
     assert (function.url, function.handler, function.trusted) == (str(tmp_path), "functions.py:f", True)
     assert (function.batch_size, function.max_batch_delay) == (None, None)
     assert known.registry.get("w__f").url == "w.war"

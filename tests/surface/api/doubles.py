@@ -11,31 +11,57 @@ from modelserver.models.version import ModelVersion
 
 def worker(**changes):
     values = {
-        "id": 9000, "created": 1727877233.034, "state": WorkerState.READY, "pid": os.getpid(), "gpu": None,
-        "is_on_cpu": False, "failure": "", "model": Loaded(), "process": None, "failures": Failures(),
+        "id": 9000,
+        "created": 1727877233.034,
+        "state": WorkerState.READY,
+        "pid": os.getpid(),
+        "gpu": None,
+        "is_on_cpu": False,
+        "failure": "",
+        "model": Loaded(),
+        "process": None,
+        "failures": Failures(),
         "most_rows": 0,
-    }  # fmt: skip
+    }
     return SimpleNamespace(**{**values, **changes})
 
 
 def model(options, *workers, name="m", bounds=(1, 2), sequences=None):
     states = [each.state for each in workers]
     statistics = PoolStatistics(
-        pending=3, capacity=100, instances=5, batches_in_flight=1,
-        ready=states.count(WorkerState.READY), loading=states.count(WorkerState.LOADING),
+        pending=3,
+        capacity=100,
+        instances=5,
+        batches_in_flight=1,
+        ready=states.count(WorkerState.READY),
+        loading=states.count(WorkerState.LOADING),
         failed=states.count(WorkerState.FAILED),
-    )  # fmt: skip
+    )
     pool = SimpleNamespace(
-        min_workers=bounds[0], max_workers=bounds[1], workers=list(workers), warnings=[], failing=False,
-        statistics=lambda: statistics, limits=SimpleNamespace(max_requests=100),
+        min_workers=bounds[0],
+        max_workers=bounds[1],
+        workers=list(workers),
+        warnings=[],
+        failing=False,
+        statistics=lambda: statistics,
+        limits=SimpleNamespace(max_requests=100),
         affinity=None if sequences is None else SimpleNamespace(statistics=sequences),
         crew=SimpleNamespace(autoscaling=None, on_demand=None, model=None),
         failure=next((each.failure for each in workers if each.failure), ""),
-    )  # fmt: skip
+    )
     made = SimpleNamespace(
-        name=name, version="1.0", url=f"{name}.mar", runtime="python", options=options, pool=pool,
-        endpoints={}, loaded_at_startup=True, replacement=None, traffic=None, failure="",
+        name=name,
+        version="1.0",
+        url=f"{name}.mar",
+        runtime="python",
+        options=options,
+        pool=pool,
+        endpoints={},
+        loaded_at_startup=True,
+        replacement=None,
+        traffic=None,
+        failure="",
         metrics=ServerMetrics().model(name, "1.0"),
-    )  # fmt: skip
+    )
     made.read_gpus = partial(ModelVersion.read_gpus, made)
     return made

@@ -14,8 +14,13 @@ from modelserver.surface.http.protocol import HttpProtocol
 
 
 async def test_hot_request_gets_its_response_in_one_write(wire):
-    lines = ("content-LENGTH: 2", "Content-Type: text/plain", "CONTENT-ENCODING: gzip", "x-Request-ID: mine",
-             "X-Request-Timeout-Ms: 250")  # fmt: skip
+    lines = (
+        "content-LENGTH: 2",
+        "Content-Type: text/plain",
+        "CONTENT-ENCODING: gzip",
+        "x-Request-ID: mine",
+        "X-Request-Timeout-Ms: 250",
+    )
     written = wire.send(head(*lines) + b"hi")
     exchange = wire.hot.exchanges[0]
 

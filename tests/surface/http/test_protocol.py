@@ -163,10 +163,20 @@ async def test_request_gets_503_where_too_much_comes_in(wire, path):
         (400, b"GET PATH HTTP/1.1\r\n\r\n"),
     ],
     ids=[
-        "words", "bytes", "CONNECT", "no path", "negative length", "two lengths", "endless number",
-        "chunked twice", "0.9", "2.0", "no version", "no host",
+        "words",
+        "bytes",
+        "CONNECT",
+        "no path",
+        "negative length",
+        "two lengths",
+        "endless number",
+        "chunked twice",
+        "0.9",
+        "2.0",
+        "no version",
+        "no host",
     ],
-)  # fmt: skip
+)
 async def test_doubtful_head_is_refused(wire, path, status, sent, caplog):
     sent = sent.replace(b"PATH", path.encode()) if isinstance(sent, bytes) else head(*sent, path=path)
     wire.send(sent)

@@ -171,9 +171,13 @@ async def test_path_names_a_version_after_another_has_loaded(registered, answers
         options = SimpleNamespace(request_timeout=None)
         requests = SimpleNamespace(received=lambda _: None)
         versions[version] = SimpleNamespace(
-            name="m", version=version, pool=pool, options=options, traffic=None,
+            name="m",
+            version=version,
+            pool=pool,
+            options=options,
+            traffic=None,
             metrics=SimpleNamespace(requests=requests),
-        )  # fmt: skip
+        )
 
     class Api(InferenceApi):
         def _submit(self, exchange, codec, model, parsed, now):

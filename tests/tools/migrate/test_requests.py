@@ -97,11 +97,17 @@ def test_files_are_posted_to_the_model_of_their_folder(tmp_path):
     assert in_folder(tmp_path) == [
         Probe("m/a.json", "inference", "POST", "/predictions/m", json_type, b"[1]"),
         Probe("m/b", "inference", "POST", "/predictions/m", octets, b"raw"),
-        Probe("POST /v1/models/m:predict", "inference", "POST", "/v1/models/m:predict",
-             (("content-type", "application/json"),), b"v1"),
+        Probe(
+            "POST /v1/models/m:predict",
+            "inference",
+            "POST",
+            "/v1/models/m:predict",
+            (("content-type", "application/json"),),
+            b"v1",
+        ),
         Probe("GET /models", "management", "GET", "/models"),
         Probe("PUT /predictions/m", "inference", "PUT", "/predictions/m", (), b"x"),
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize(
@@ -134,10 +140,14 @@ def test_recorded_requests_are_sent_as_they_came(tmp_path):
     path = tmp_path / "traffic.msr"
     headers = [(b"A", b"b"), (b"Content-Length", b"1")]
     with path.open("wb", buffering=0) as file:
-        frame = pack([
-            Recorded(1, 0, 1, b"POST", "/predictions/m", "", None, headers, b"x", 200, "", b"", b"", 0, True),
-            Recorded(2, 1, 1, b"GET", "/ping", "", None, [], b"", 200, "", b"", b"", 0, True),
-        ])  # fmt: skip
+        frame = pack(
+            [
+                Recorded(
+                    1, 0, 1, b"POST", "/predictions/m", "", None, headers, b"x", 200, "", b"", b"", 0, True
+                ),
+                Recorded(2, 1, 1, b"GET", "/ping", "", None, [], b"", 200, "", b"", b"", 0, True),
+            ]
+        )
         Writer(file).write(frame)
 
     assert requests_of(str(path), [], None) == [

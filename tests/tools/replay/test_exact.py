@@ -100,12 +100,17 @@ def test_batches_are_sent_as_they_were(settings_of, queued_call):
         queued_call(3, b"-3", "b", 3),
         queued_call(4, b"5", "b", 3),
         queued_call(
-            6, json.dumps({"instances": [1, large]}).encode(), "c", 3, "rows",
-            target="/v1/models/rows:predict", headers=[(b"x-queued_call-timeout-ms", b"1")],
+            6,
+            json.dumps({"instances": [1, large]}).encode(),
+            "c",
+            3,
+            "rows",
+            target="/v1/models/rows:predict",
+            headers=[(b"x-queued_call-timeout-ms", b"1")],
         ),
         queued_call(7, b"4", "c", 3, "rows"),
         queued_call(8, b"9", "", 0),
-    ]  # fmt: skip
+    ]
     replayed = replay_exactly(calls, settings_of())
 
     assert replayed.exact
@@ -182,11 +187,16 @@ def test_calls_of_each_method_are_replayed(settings, make_call):
     ]
     calls = [
         make_call(
-            number=number, method=b"gRPC", target=target, model=model, body=body, headers=[],
+            number=number,
+            method=b"gRPC",
+            target=target,
+            model=model,
+            body=body,
+            headers=[],
             lines=b"x-batch-id: %d\r\nx-batch-size: 1" % number,
         )
         for number, (model, target, body) in enumerate(request)
-    ]  # fmt: skip
+    ]
     replayed = replay_exactly(calls, settings)
     answers = [answer for batch in replayed.batches for answer in batch.answers]
     predicted, inferred, unread, stream, broken = answers
