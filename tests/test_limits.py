@@ -125,9 +125,11 @@ def public_methods(node: ast.ClassDef) -> int:
 
 
 def attributes(node: ast.ClassDef) -> int:
-    """How many attributes its methods set."""
+    """How many attributes its methods set, with the fields of a dataclass or a message."""
+    fields = {ast.unparse(each.target) for each in node.body if isinstance(each, ast.AnnAssign)}
     return len(
-        {
+        fields
+        | {
             each.attr
             for each in ast.walk(node)
             if isinstance(each, ast.Attribute)
@@ -182,7 +184,16 @@ def test_tests_keep_their_budget():
 # Public methods and attributes of classes above the limits.
 _LARGER_CLASSES: Final[dict[str, tuple[int, int]]] = {
     # TorchServe's.
-    "handlers/modelserver_handlers/context.py Context": (18, 14)
+    "handlers/modelserver_handlers/context.py Context": (18, 15),
+    # A field for each setting, option, part of a description, and place where an extension may add something.
+    "app/modelserver/models/settings/settings.py Settings": (11, 150),
+    "app/modelserver/models/options/resolve.py ModelOptions": (3, 43),
+    "app/modelserver/models/options/table.py ModelConfig": (0, 25),
+    "app/modelserver/surface/api/models.py ModelDescription": (0, 42),
+    "app/modelserver/extension.py Host": (15, 26),
+    # Of each request, and of each start of a worker, in one object.
+    "app/modelserver/engine/batching/request.py Request": (5, 25),
+    "app/modelserver/engine/wire/messages.py Load": (0, 22),
 }
 
 
@@ -239,8 +250,12 @@ _SHARED_NAMES: Final = {
     "Replacement": "of a version; in the documents of the API",
     "Shadowing": "a plan; in the documents of the API",
 }
-# Fields of the API, and HTTP's and gRPC's own words.
-_OTHERS_NAMES: Final = {"asked", "wanted", "not_found"}
+# Fields of the API, and gRPC's own word.
+_OTHERS_NAMES: Final = {
+    "app/modelserver/ext/grpc/statuses.py NOT_FOUND",
+    "app/modelserver/surface/api/models.py asked",
+    "app/modelserver/surface/api/models.py wanted",
+}
 # Model code that recorded archives and answers of TorchServe hold.
 _RECORDED_CODE: Final = {
     "tests/differential/model_code/configured.py",
@@ -270,11 +285,11 @@ def test_names_are_nouns_and_verbs(folder):
         f"{path.as_posix()} {name}"
         for path, tree in parsed(folder, part_of_a_name).items()
         for name in names(tree)
-        if path.as_posix() not in _RECORDED_CODE and name.lower().strip("_") not in _OTHERS_NAMES
+        if path.as_posix() not in _RECORDED_CODE
         if _WORDS.intersection(name.lower().strip("_").split("_"))
     }
 
-    assert sorted(wrong) == []
+    assert sorted(wrong - _OTHERS_NAMES) == []
 
 
 def test_the_name_of_a_test_is_a_sentence():

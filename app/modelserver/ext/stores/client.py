@@ -36,7 +36,7 @@ _decode: Final = msgspec.json.Decoder(Message).decode
 async def fetch(
     url: str, address: StoreAddress, workdir: Path, transfer: Transfer = _AS_USUAL
 ) -> tuple[Path, environment_store.Use | None]:
-    """The archive that ``place`` is, in the cache of the machine; it stays there until its use ends.
+    """The archive at ``address``, in the cache of the machine; it stays there until its use ends.
 
     It may be the folder of a model in the cache of the Hugging Face hub instead, which is not held.
     ``workdir`` has the cache where the user has none. If the caller is cancelled, the process is killed.

@@ -186,8 +186,8 @@ def listener(port: int) -> int | None:
 class Launch:
     """How to start a server.
 
-    ``said``: what it prints once all models are registered, None if it listens only then. ``whole``: all
-    processes of its group are told to end, not only the first one.
+    ``started_line``: what it prints once all models are registered, None if it listens only then.
+    ``whole``: all processes of its group are told to end, not only the first one.
     """
 
     name: str

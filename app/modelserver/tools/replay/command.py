@@ -269,7 +269,7 @@ class ReplayResult(NamedTuple):
 
 
 class _Protocol:
-    """How requests are sent over REST, or over gRPC; ``place`` is None if they are not."""
+    """How requests are sent over REST, or over gRPC; ``destination`` is None if they are not."""
 
     def __init__(self, options: argparse.Namespace, *, over_grpc: bool) -> None:
         self._over_grpc = over_grpc

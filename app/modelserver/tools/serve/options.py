@@ -33,7 +33,7 @@ _FEW: Final = 3
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
     """``registration`` is what to serve. ``file`` is the script, model file, folder or archive that it comes
-    from, if it is a local one, and ``shown`` what the user called it.
+    from, if it is a local one.
 
     ``port`` is that of inference; management and metrics have the two after it, or the settings' ports
     without one. ``input_file``: the body of a request to send as soon as the model is loaded. ``trust``: what

@@ -25,7 +25,7 @@ from modelserver.tools.tune.errors import TuningError
 class ModelSource:
     """A model ready to be registered as ``url`` from ``store``.
 
-    ``asked`` is the user's name for it, ``config_text`` the archive's ``model-config.yaml`` if it has one.
+    ``label`` is the user's name for it, ``config_text`` the archive's ``model-config.yaml`` if it has one.
     """
 
     label: str
