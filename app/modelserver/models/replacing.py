@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Any
 
 from modelserver.engine.resources import available_memory
-from modelserver.engine.telemetry.system import worker_memory
+from modelserver.engine.telemetry.system import family_of, worker_memory
 from modelserver.engine.telemetry.text import without_credentials
 from modelserver.errors import BadRequest, ModelServerError, OutOfMemory
 from modelserver.models.archives.incoming import is_beside
@@ -66,15 +66,14 @@ async def _begin(
     if before.registration.trusted and registration.url == before.registration.url:
         registration = replace(registration, trusted=True)
     registration = replace(registration, workflow=before.registration.workflow)
-    url = without_credentials(registration.url or "")
-    replacement = before.replacement = Replacement(url)
+    replacement = before.replacement = Replacement(without_credentials(registration.url or ""))
     try:
         model = await _build_beside(registry, before, registration, guarded=guarded)
     except BaseException as error:
         _stays(before, replacement, error)
         raise
     replacement.version = model.version
-    _log.info("Model %s %s: loading its replacement %s", before.name, before.version, url)
+    _log.info("Model %s %s: loading its replacement %s", before.name, before.version, replacement.url)
     task = asyncio.create_task(_load_and_exchange(registry, before, model, replacement))
     registry.replacing.add(task)
     task.add_done_callback(registry.replacing.discard)
@@ -106,7 +105,7 @@ async def _build_beside(
     try:
         check_workers(model.options.min_workers)
         if guarded:
-            check_room(before, model)
+            await asyncio.to_thread(check_room, before, model)
     except BaseException:
         await _abandon(registry, model)
         raise
@@ -218,13 +217,15 @@ def worker_count(before: ModelVersion, after: ModelVersion) -> int:
 def check_room(before: ModelVersion, after: ModelVersion) -> None:
     """Raises OutOfMemory, with both figures, if the workers of both versions do not fit into memory.
 
-    A new worker counts as much as the largest running one plus the difference in archive size; if none runs,
-    as the start gate counts it. Other machines have memory of their own.
+    A new worker counts as much as the largest running one, with all its processes and their descendants,
+    plus the difference in archive size; if none runs, as the start gate counts it. Other machines have memory
+    of their own. Reads /proc; for another thread.
     """
     if after.pool.crew.spec.launcher is not None:
         return
-    running = [each.process for each in before.pool.workers if each.process is not None]
-    used = max((worker_memory(pid) for process in running for pid in process.pids[:1]), default=0)
+    running = [each.process for each in before.pool.workers]
+    families = (family_of(process.pids) for process in running if process is not None)
+    used = max((sum(map(worker_memory, family)) for family in families), default=0)
     available = available_memory()
     workers, need = worker_count(before, after), after.pool.crew.spec.need
     needed = workers * (used + max(0, need - before.pool.crew.spec.need) if used else need)
