@@ -124,6 +124,8 @@ def test_request_timeout_is_resolved(registration, yaml, expected):
         ("minWorkers: 2\nmaxWorkers: 3", ModelDefaults(1, 1), 4, 8, (2, 3), YAML),
         ("minWorkers: 2", ModelDefaults(1, 5), 4, 8, (1, 5), MODELS_KEY),
         ("minWorkers: 0\nmaxWorkers: 1\nload: on-demand", ModelDefaults(1, 2), 4, 8, (0, 1), YAML),
+        ("maxWorkers: 3\nload: on-demand", ModelDefaults(1, 2), 4, 8, (0, 3), YAML),
+        ("minWorkers: 2\nload: on-demand", ModelDefaults(1, 2), 4, 8, (2, 2), YAML),
         ("load: on-demand", ModelDefaults(1, 2), 4, 8, (1, 2), MODELS_KEY),
         ("load: on-demand", ModelDefaults(max_workers=3), 4, 8, (0, 3), MODELS_KEY),
         ("load: on-demand", None, 4, 8, (0, 1), DEFAULT),

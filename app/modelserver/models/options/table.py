@@ -110,8 +110,8 @@ class CommonOptions:
     min_workers: int | None = WORKERS(
         "minWorkers",
         raised_to(0),
-        "Workers to start; counts only with a `maxWorkers` that is not below it. 0 counts as 1, unless "
-        "`load` is `on-demand`.",
+        "Workers to start. Unless `load` is `on-demand`, it counts only with a `maxWorkers` that is not "
+        "below it, and 0 counts as 1.",
         default="",
         requested="The minimum number of workers.",
         parameter_values=whole(0),
@@ -121,7 +121,7 @@ class CommonOptions:
     max_workers: int | None = WORKERS(
         "maxWorkers",
         whole(0),
-        "The maximum number of workers; counts only with `minWorkers`.",
+        "The maximum number of workers. Unless `load` is `on-demand`, it counts only with `minWorkers`.",
         default="",
         requested="The maximum number of workers.",
         setting="default_workers_per_model",
