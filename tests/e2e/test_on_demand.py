@@ -92,7 +92,7 @@ def test_model_is_parked_and_loaded_by_request(server):
 
 
 def test_failed_load_is_the_answer(server):
-    """With its reason, and not tried again for each request; the description says when."""
+    """With its reason, and not tried again for each request; the description says when, the index why."""
     server.registered("missing_module.mar", model_name="fails", load="on-demand")
     answers = [server.predict("fails") for _ in range(3)]
 
@@ -100,6 +100,10 @@ def test_failed_load_is_the_answer(server):
     assert [answer.json()["message"] for answer in answers if MISSING not in answer.text] == []
     assert server.describe("fails")["parking"]["failedLoads"] == 1
     assert server.describe("fails")["parking"]["nextTry"] > 0
+    index = server.management.post("/v2/repository/index").json()
+    (entry,) = [each for each in index if each["name"] == "fails"]
+    assert entry["state"] == "UNAVAILABLE"
+    assert MISSING in entry["reason"]
 
 
 def test_many_models_share_a_budget(start_server):

@@ -96,7 +96,10 @@ def _entry(model: ModelVersion) -> dict[str, str]:
         reason = "parked"
     elif not statistics.ready:
         state = "LOADING" if statistics.loading else "UNAVAILABLE"
-        reason = model.pool.failure or ("" if statistics.loading else "it has no workers")
+        on_demand = model.pool.crew.on_demand
+        refusal = None if on_demand is None else on_demand.refusal
+        failure = model.pool.failure or ("" if refusal is None else refusal.message)
+        reason = failure or ("" if statistics.loading else "it has no workers")
     return {"name": model.name, "version": model.version, "state": state, "reason": reason}
 
 
