@@ -36,14 +36,14 @@ class Conversation:
         self._ranks = ranks
         self._load = load
 
-    async def start(self, cluster: Cluster, folder: Path, demand: Demand = _DEMAND):
+    async def start(self, cluster: Cluster, folder: Path, demand: Demand = _DEMAND, guest: Any = None):
         (folder / "model").mkdir(parents=True)
         (folder / "model" / "h.py").write_text(self._handler)
         about: dict[str, Any] = {"model_name": "m", **self._load}
         load = Load(
             model_version="1.0", model_dir=str(folder / "model"), handler="h.py:handle", batch_size=2, **about
         )
-        launcher = ClusterLauncher(cluster, demand)
+        launcher = ClusterLauncher(cluster, demand, guest=guest)
         spec = WorkerSpec(load, threads=1, frame_limit=1 << 26, ranks=self._ranks, launcher=launcher)
         self.worker = await launch_worker(spec, "W-1-m", Receiver(self._take, self._lose))
         return self.worker

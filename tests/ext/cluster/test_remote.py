@@ -5,6 +5,7 @@ import re
 import struct
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from tests.ext.cluster.conversation import Conversation, predict
@@ -45,12 +46,17 @@ class Stage:
         self.cluster = Cluster(hub, self.placer, placement_timeout=20.0, lost_after=_LEASE)
         self.hub = hub
         self.folder = folder
+        self.guest = Mock(**{"reserve.return_value": 0})
         self.conversation: Conversation
         self.starting: asyncio.Task[RemoteWorker]
 
-    async def placed(self):
+    def begin(self):
         self.conversation = Conversation()
-        self.starting = asyncio.create_task(self.conversation.start(self.cluster, self.folder))
+        start = self.conversation.start(self.cluster, self.folder, guest=self.guest)
+        self.starting = asyncio.create_task(start)
+
+    async def placed(self):
+        self.begin()
         return await self.placer.agent()
 
     async def arrived(self):
@@ -66,11 +72,14 @@ class Stage:
         return await self.starting, agent, end
 
     async def refusal(self):
-        """Why the start has failed; by then its place has been given back, and its invitations are void."""
+        """Why the start has failed; by then its place has been given back, its invitations are void, and its
+        model knows that it has none.
+        """
         with pytest.raises(NoPlace) as refused:
             await asyncio.wait_for(self.starting, 15)
         assert self.placer.placements[-1].is_withdrawn
         assert not self.hub._expected
+        self.guest.unplaced.assert_called_once_with()
         return str(refused.value)
 
 
@@ -209,8 +218,7 @@ async def test_worker_that_never_connects_is_abandoned(stage, monkeypatch):
 @plainly
 async def test_place_without_an_agent_fails_the_start(stage):
     stage.cluster = Cluster(stage.hub, stage.placer, placement_timeout=0.1, lost_after=_LEASE)
-    stage.conversation = Conversation()
-    stage.starting = asyncio.create_task(stage.conversation.start(stage.cluster, stage.folder))
+    stage.begin()
     assert await stage.refusal() == "no machine was found within 0.1 s. 1 CPU is free of 2"
     stage.cluster = Cluster(stage.hub, stage.placer, placement_timeout=20.0, lost_after=_LEASE)
     stage.folder = stage.folder / "again"

@@ -38,6 +38,7 @@ class Machines:
         need = launcher.guest.reserve()
         while not (fitting := [node for node, free in self.free.items() if free >= need]):
             if self.refusal is not None:
+                launcher.guest.unplaced()
                 raise self.refusal
             lacks = {node: {"memory": need - free} for node, free in self.free.items()}
             launcher.guest.make_room(lacks)
@@ -154,6 +155,30 @@ async def test_load_ahead_of_time_parks_what_is_worth_less(floor, requests, has_
         await floor.settle(1)
 
     assert floor.states() == {"used": state, "a": "loading"}
+
+
+@pytest.mark.parametrize(("has_request", "state"), [(False, "parked"), (True, "loading")])
+async def test_load_ahead_of_time_without_a_place_is_a_miss(floor, has_request, state):
+    """The model has not failed: it is loaded for a request, also for one that has come by then."""
+    site = Site(floor, n1=50)
+    resident = add_daily(floor, "a", 60, launcher=Launcher(site.machines))
+    await floor.settle()
+    assert floor.states() == {"a": "loading"}
+    site.machines.refusal = OSError("no machine was found within 60 s")
+    request = floor.ask("a") if has_request else None
+    await floor.stage.settle()
+    site.machines.refusal = None
+    await floor.settle()
+    assert floor.states() == {"a": state}
+    assert resident.describe()["failedLoads"] is None
+    request = request or floor.ask("a")
+    site.machines.free["n1"] = 100 * MIB
+    await floor.settle()
+    site.machines.processes[0].load()
+    await floor.answer(site.machines.processes[0])
+
+    assert request.failure() is None
+    assert resident.describe()["prewarms"] == {"hit" if has_request else "miss": 1}
 
 
 async def test_memory_of_resources_is_what_a_model_frees(floor):

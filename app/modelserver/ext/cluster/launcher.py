@@ -63,19 +63,8 @@ def seats(presents: Sequence[Present]) -> list[Seat]:
         for local_rank, place in enumerate(members):
             own = gpus[local_rank].split(",")[0]
             device = devices.index(own) if own and not same else local_rank % (len(devices) or len(members))
-            order.append(
-                Seat(
-                    place,
-                    len(order),
-                    len(presents),
-                    local_rank,
-                    len(members),
-                    node,
-                    len(by_node),
-                    ",".join(devices),
-                    device,
-                )
-            )
+            numbers = place, len(order), len(presents), local_rank, len(members), node, len(by_node)
+            order.append(Seat(*numbers, ",".join(devices), device))
     return order
 
 
@@ -146,8 +135,10 @@ class ClusterLauncher:
         launch = _Launch(self, spec, label, receivers)
         try:
             return await launch.run()
-        except BaseException:
+        except BaseException as error:
             launch.abandon()
+            if self.guest is not None and isinstance(error, NoPlace):
+                self.guest.unplaced()
             raise
         finally:
             launch.close()

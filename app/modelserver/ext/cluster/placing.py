@@ -22,6 +22,9 @@ class Guest(Protocol):
     def make_room(self, lacks: Mapping[str, Mapping[str, float]]) -> None:
         """No machine has room for a worker; ``lacks`` as in :class:`Placement`."""
 
+    def unplaced(self) -> None:
+        """The start of a worker has ended without a machine."""
+
 
 class Placement(Protocol):
     """The place of one worker that was asked for.

@@ -166,6 +166,12 @@ class Keeper:
 
     def failed(self, resident: Resident, error: ModelServerError) -> None:
         """Its workers could not load the model."""
+        guest = guest_of(resident)
+        if guest is not None and not guest.has_place and self.prewarming.is_ahead(resident):
+            # The model has not failed. A request that has come since then loads it again.
+            _log.info("Model %s %s is not loaded ahead of time: %s", *_named(resident), error.message)
+            resident.pool.crew.resize(0)
+            return
         resident.fail(error)
         self._show(resident)
         self._meters.failed(resident.model)

@@ -48,10 +48,11 @@ class SharedLauncher(Protocol):
 
 
 class RemoteModel:
-    """A model on the machines of a cluster."""
+    """A model on the machines of a cluster. ``has_place`` is false once a worker has found none."""
 
     def __init__(self, owner: RemoteModelOwner, resident: Resident, demand: Demand) -> None:
         self.resident = resident
+        self.has_place = True
         self._owner = owner
         self._demand = demand
         # What each worker reserves, and what machines lacked at the last report; the machine that it was last
@@ -66,9 +67,12 @@ class RemoteModel:
         """Returns the bytes that the next worker reserves: those of its resources, else what it needs."""
         demand = self._demand
         memory = demand.memory or self._owner.need_of(self.resident).memory
-        self._lacks = {}
+        self._lacks, self.has_place = {}, True
         self._amounts = {"CPU": demand.num_cpus, "GPU": demand.num_gpus, "memory": memory, **demand.custom}
         return memory
+
+    def unplaced(self) -> None:
+        self.has_place = False
 
     def make_room(self, lacks: Mapping[str, Mapping[str, float]]) -> None:
         """Parks models of one machine, if that is enough; ``lacks`` are amounts by machine."""

@@ -109,6 +109,10 @@ class Prewarming:
             return math.inf
         return self._budgets.value(resident, self._budgets.machine, now, ahead[2])
 
+    def is_ahead(self, resident: Resident) -> bool:
+        """Whether it was loaded for what is expected, and has not been used since."""
+        return resident in self._ahead
+
     def forget(self, resident: Resident) -> None:
         """It is gone."""
         for each in (self._due, self._expected, self._ahead):
