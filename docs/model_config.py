@@ -13,7 +13,7 @@ from docs.configuration import table_cell
 
 from modelserver.engine.pools.ranks import FAILED_GRACE
 from modelserver.ext.packages.environments import INSTALL_LIMIT
-from modelserver.models.environments.environment_store import LIMIT as STORE_LIMIT
+from modelserver.models.environments.shared_cache import SharedCache
 from modelserver.models.options.resolve import ModelOptions
 from modelserver.models.options.table import CONFIG_KEYS, FURTHER
 from modelserver.models.options.yaml_file import MAX_PROCESSES
@@ -184,9 +184,9 @@ registration; modelserver reuses environments for later registrations and in oth
 without a version stay at the version that was installed first; to update them, remove the folder. With
 `MODELSERVER_CACHE=off` environments are removed when the server stops.
 
-The size of the folder is limited. If all environments exceed {STORE_LIMIT >> 30} GiB after an installation,
-environments that no registered model of any server uses are removed, the least recently used first. The
-remains of interrupted installations are removed too.
+The size of the folder is limited. If all environments exceed {SharedCache.LIMIT >> 30} GiB after an
+installation, environments that no registered model of any server uses are removed, the least recently used
+first. The remains of interrupted installations are removed too.
 """
 
 

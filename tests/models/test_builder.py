@@ -13,7 +13,7 @@ from modelserver.errors import BadRequest, InternalError, InvalidModel
 from modelserver.ext.cluster.launcher import Cluster
 from modelserver.ext.packages.extension import environments_of
 from modelserver.models.builder import Steps
-from modelserver.models.environments.environment_store import prune
+from modelserver.models.environments.shared_cache import SharedCache
 from modelserver.models.options.resolve import Registration
 from modelserver.models.settings.model_defaults import ModelDefaults
 from modelserver.models.settings.settings import Settings
@@ -286,10 +286,10 @@ async def test_model_gets_a_virtual_environment(prepare, store, tmp_path, monkey
 
     assert spec.python.startswith(str(tmp_path / "cache" / "environments" / "venv-"))
     assert spec.extra_environment == {}
-    environments = tmp_path / "cache" / "environments"
-    assert prune(environments, 0) == []
+    environments = SharedCache(tmp_path / "cache" / "environments")
+    assert environments.prune(0) == []
     model.archive.close()
-    assert [str(place) for place in prune(environments, 0)] == [spec.python.removesuffix("/venv/bin/python")]
+    assert [str(place) for place in environments.prune(0)] == [spec.python.removesuffix("/venv/bin/python")]
     with pytest.raises(InvalidModel, match=r"^apart: this server installs no packages$"):
         await prepare("apart", installs=False)
 

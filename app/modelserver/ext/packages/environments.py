@@ -7,7 +7,7 @@ the server's packages and whose Python runs the workers; it is created even with
 Unlike TorchServe, which installs into the unpacked archive each time, environments are cached under a hash of
 the requirements, the local files that these name, and the Python; servers may share the cache. A failed
 installation fails the registration and leaves nothing behind. Unused environments are removed to make room
-for new ones (``environments/environment_store.py``).
+for new ones (``environments/shared_cache.py``).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from itertools import islice
 from pathlib import Path
 
 from modelserver.errors import BadRequest, InvalidModel
-from modelserver.models.environments import environment_store as store
 from modelserver.models.environments.cache_folder import cache_folder
 from modelserver.models.environments.packages import WorkerEnvironment
+from modelserver.models.environments.shared_cache import CacheEntry, SharedCache, Use
 
 # A hash of an archive's requirements file and of the local files that it names.
 
@@ -167,7 +167,7 @@ class Environments:
     hidden: re.Pattern[str] | None = None
     folder: Path | None = None
     limit: float = INSTALL_LIMIT
-    keep: int = store.LIMIT
+    keep: int = SharedCache.LIMIT
     printed: Callable[[str, str], None] = _into_the_log
 
     async def provide(
@@ -197,15 +197,14 @@ class Environments:
             identity, sites = await self._interpreter()
         except (OSError, ValueError) as error:
             raise _failed(request, f"The Python {self.python} cannot be run: {error}") from error
-        place = folder / await asyncio.to_thread(_key, request, identity)
+        entry = CacheEntry(place := folder / await asyncio.to_thread(_key, request, identity))
         try:
-            use = store.use(place)
-            if use is not None:
+            if (use := entry.use()) is not None:
                 _log.info(
                     "%s %s: its packages are already installed: %s", request.name, request.version, place
                 )
             else:
-                making = self._make(request, place, sites, tell)
+                making = self._make(request, entry, sites, tell)
                 use = await asyncio.wait_for(making, self.limit)
                 await self._prune(folder)
         except asyncio.TimeoutError:
@@ -218,8 +217,8 @@ class Environments:
         return WorkerEnvironment(variables={"PYTHONPATH": os.pathsep.join(paths)}, use=use)
 
     async def _make(
-        self, request: _Request, place: Path, sites: Sequence[str], tell: Callable[[str], None] | None
-    ) -> store.Use | None:
+        self, request: _Request, entry: CacheEntry, sites: Sequence[str], tell: Callable[[str], None] | None
+    ) -> Use | None:
         """Creates the environment unless another server did meanwhile.
 
         It is created in its final place, as the scripts of a virtual environment contain its path; the mark,
@@ -229,32 +228,32 @@ class Environments:
         def waits() -> None:
             _log.info("%s %s: its packages are already being installed", request.name, request.version)
 
-        async with store.locked(place, waits) as lock:
-            if (existing := store.use(place)) is not None:
+        async with entry.locked(waits) as lock:
+            if (existing := entry.use()) is not None:
                 return existing
-            await asyncio.to_thread(store.begin, place)
+            await asyncio.to_thread(entry.begin)
             started = time.monotonic()
             text = f"Installing the packages of {request.name} {request.version}"
-            _log.info("%s into %s", text, place)
+            _log.info("%s into %s", text, entry.place)
             if tell is not None:
                 tell(text)
             try:
-                await self._fill(request, place, sites, lock)
-                size = await asyncio.to_thread(store.size_of, place)
-                store.complete(place, f"{request.name} {request.version}", size)
+                await self._fill(request, entry.place, sites, lock)
+                size = await asyncio.to_thread(entry.measure)
+                entry.complete(f"{request.name} {request.version}", size)
             except BaseException:
-                await asyncio.to_thread(store.clear, place)
+                await asyncio.to_thread(entry.clear)
                 raise
             took = time.monotonic() - started
             _log.info(
                 "The packages of %s %s are installed, after %.1f s", request.name, request.version, took
             )
-            return store.use(place)
+            return entry.use()
 
     async def _prune(self, folder: Path) -> None:
         """Removes unused environments if the new one made the folder too large."""
         try:
-            removed = await asyncio.to_thread(store.prune, folder, self.keep)
+            removed = await asyncio.to_thread(SharedCache(folder).prune, self.keep)
         except OSError as error:
             _log.warning("%s cannot be searched for unused environments: %s", folder, error)
             return

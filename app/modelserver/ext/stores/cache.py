@@ -1,7 +1,7 @@
 """The archives that were fetched from object stores, by their content; only in the process that fetches.
 
 All servers of a user on this machine share the folder, with the locks and marks of
-``environments/environment_store.py``. In it, ``archive-SHA256`` has an archive, ``object-ID`` says which one
+``environments/shared_cache.py``. In it, ``archive-SHA256`` has an archive, ``object-ID`` says which one
 a version of an object is, and ``files-ID`` is where one is being fetched; if that is interrupted, the next
 one goes on from there, until somebody needs the room. A folder of a store becomes one archive, a zip file.
 """
@@ -25,7 +25,7 @@ from typing import Any, Final
 from modelserver.engine.file_locks import replace_file
 from modelserver.errors import DownloadFailed, InternalError
 from modelserver.ext.stores.stores import Changed, Item, Store
-from modelserver.models.environments import environment_store as store
+from modelserver.models.environments.shared_cache import CacheEntry, SharedCache, Use
 
 Progress = Callable[[int, int], None]
 """Gets the bytes that have arrived, and all."""
@@ -44,12 +44,13 @@ class Cache:
 
     def __init__(self, root: Path, limit: int) -> None:
         self._root = root
+        self._entries = SharedCache(root)
         self._limit = limit
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     async def hold(
         self, opened: Store, items: list[Item], url: str, progress: Progress, waits: Callable[[], None]
-    ) -> tuple[Path, store.Use]:
+    ) -> tuple[Path, Use]:
         """The archive of these objects, which stays until its use ends; people read the ``url`` in its mark.
 
         Raises ``DownloadFailed``, ``InternalError`` if there is no room, ``OSError``, and what stores raise.
@@ -61,7 +62,7 @@ class Cache:
         known = self._root / f"object-{identity}"
         if (held := self._held(known)) is not None:
             return held
-        async with store.locked(part := self._root / f"files-{identity}", waits):
+        async with CacheEntry(part := self._root / f"files-{identity}").locked(waits):
             if (held := self._held(known)) is not None:
                 return held
             part.mkdir(mode=0o700, exist_ok=True)
@@ -79,25 +80,25 @@ class Cache:
         self._prune()
         return self._root / f"archive-{digest}" / _FILE, use
 
-    def _held(self, known: Path) -> tuple[Path, store.Use] | None:
+    def _held(self, known: Path) -> tuple[Path, Use] | None:
         """The archive of a version of an object, if it is there."""
         try:
-            place = self._root / f"archive-{known.read_text('ascii')}"
+            entry = CacheEntry(self._root / f"archive-{known.read_text('ascii')}")
         except (OSError, ValueError):
             return None
-        use = _used(place)
-        return None if use is None else (place / _FILE, use)
+        use = _used(entry)
+        return None if use is None else (entry.place / _FILE, use)
 
-    async def _keep(self, complete: Path, digest: str, url: str) -> store.Use:
+    async def _keep(self, complete: Path, digest: str, url: str) -> Use:
         """Moves a verified archive to its place, unless the same content is there."""
-        target = self._root / f"archive-{digest}"
-        async with store.locked(target, lambda: None):
-            if (use := _used(target)) is not None:
+        entry = CacheEntry(self._root / f"archive-{digest}")
+        async with entry.locked(lambda: None):
+            if (use := _used(entry)) is not None:
                 return use
-            _move(complete, target, url)
-            use = store.use(target)
+            _move(complete, entry, url)
+            use = entry.use()
         if use is None:
-            raise InternalError(f"{target} was removed while it was made.")
+            raise InternalError(f"{entry.place} was removed while it was made.")
         return use
 
     def _make_room(self, part: Path, size: int, *, packed: bool) -> None:
@@ -108,13 +109,13 @@ class Cache:
         needed = max(0, size * (2 if packed else 1) - here)
         with (self._root / "room.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            store.prune(self._root, self._limit - size, needed)
+            self._entries.prune(self._limit - size, needed)
         free = shutil.disk_usage(self._root).free
         if free < needed:
             raise InternalError(f"there is no room for it: {needed} bytes are needed, {free} are free")
 
     def _prune(self) -> None:
-        store.prune(self._root, self._limit)
+        self._entries.prune(self._limit)
         for known in self._root.glob("object-*"):
             try:
                 digest = known.read_text("ascii")
@@ -124,13 +125,12 @@ class Cache:
                 known.unlink(missing_ok=True)
 
 
-def _used(place: Path) -> store.Use | None:
+def _used(entry: CacheEntry) -> Use | None:
     """The use of an archive that is there, and was not written to since."""
-    use = store.use(place)
-    if use is None:
+    if (use := entry.use()) is None:
         return None
     try:
-        if int((place / _FILE).stat().st_mtime) == _TIME:
+        if int((entry.place / _FILE).stat().st_mtime) == _TIME:
             return use
     except OSError:
         pass
@@ -138,13 +138,13 @@ def _used(place: Path) -> store.Use | None:
     return None
 
 
-def _move(complete: Path, target: Path, origin: str) -> None:
-    store.begin(target)
+def _move(complete: Path, entry: CacheEntry, origin: str) -> None:
+    entry.begin()
     size = complete.stat().st_size
     complete.chmod(0o400)
     os.utime(complete, (_TIME, _TIME))
-    complete.rename(target / _FILE)
-    store.complete(target, origin, size)
+    complete.rename(entry.place / _FILE)
+    entry.complete(origin, size)
 
 
 def _fetch_all(opened: Store, items: list[Item], part: Path, progress: Progress) -> Path:

@@ -19,8 +19,8 @@ from modelserver.errors import BadRequest, DownloadFailed, InternalError, Invali
 from modelserver.ext.stores.address import StoreAddress, parse_address, signed_address
 from modelserver.ext.stores.process import Message, Task
 from modelserver.models.archives.incoming import Incoming, Transfer
-from modelserver.models.environments import environment_store
 from modelserver.models.environments.cache_folder import cache_folder
+from modelserver.models.environments.shared_cache import CacheEntry, Use
 
 _SILENCE: Final = 5  # times the timeout for reading: the libraries try again themselves
 _AS_USUAL: Final = Transfer()
@@ -35,7 +35,7 @@ _decode: Final = msgspec.json.Decoder(Message).decode
 
 async def fetch(
     url: str, address: StoreAddress, workdir: Path, transfer: Transfer = _AS_USUAL
-) -> tuple[Path, environment_store.Use | None]:
+) -> tuple[Path, Use | None]:
     """The archive at ``address``, in the cache of the machine; it stays there until its use ends.
 
     It may be the folder of a model in the cache of the Hugging Face hub instead, which is not held.
@@ -64,7 +64,7 @@ async def download_signed(url: str, store: Path, workdir: Path, transfer: Transf
             held.end()
 
 
-async def _fetch(task: Task, transfer: Transfer, silence: float) -> tuple[Path, environment_store.Use | None]:
+async def _fetch(task: Task, transfer: Transfer, silence: float) -> tuple[Path, Use | None]:
     async with _messages(task, silence) as messages:
         async for message in messages:
             if message.snapshot:
@@ -72,7 +72,7 @@ async def _fetch(task: Task, transfer: Transfer, silence: float) -> tuple[Path, 
             if message.path:
                 path = Path(message.path)
                 # The process holds its use until this server has one.
-                use = environment_store.use(path.parent)
+                use = CacheEntry(path.parent).use()
                 if use is None:
                     break
                 return path, use

@@ -10,7 +10,7 @@ from modelserver.models.archives.incoming import Transfer
 
 if TYPE_CHECKING:
     from modelserver.ext.stores.client import Listing
-    from modelserver.models.environments import environment_store
+    from modelserver.models.environments.shared_cache import Use
 
 
 class Extension:
@@ -42,7 +42,7 @@ class Stores:
 
     async def fetch(
         self, url: str, source: str, workdir: Path, transfer: Transfer
-    ) -> tuple[Path, environment_store.Use | None]:
+    ) -> tuple[Path, Use | None]:
         from modelserver.ext.stores.address import parse_address  # noqa: PLC0415
         from modelserver.ext.stores.client import fetch  # noqa: PLC0415 - see above
 

@@ -23,7 +23,7 @@ from modelserver.errors import DownloadFailed, InternalError, InvalidModel, Mode
 from modelserver.ext.stores.address import StoreAddress
 from modelserver.ext.stores.cache import Cache
 from modelserver.ext.stores.stores import Item, is_missing, missing_error, open_store, reason_of
-from modelserver.models.environments import environment_store
+from modelserver.models.environments.shared_cache import Use
 
 _MEMORY: Final = 8 << 30  # bytes of address space, most of which threads only reserve
 
@@ -86,7 +86,7 @@ class _MessageWriter:
         self(Message(waits=True))
 
 
-async def perform(task: Task, writer: _MessageWriter) -> tuple[Message, environment_store.Use | None]:
+async def perform(task: Task, writer: _MessageWriter) -> tuple[Message, Use | None]:
     """The last message, and what is held as long as the server needs it."""
     try:
         if task.is_repository and (folder := _snapshot(task, writer)) is not None:

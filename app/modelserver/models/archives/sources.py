@@ -17,7 +17,7 @@ from modelserver.models.archives.store import Download, ObjectStores
 from modelserver.models.archives.urls import OBJECT_STORES, UrlPolicy, leaves_its_place, refusal, scheme
 
 if TYPE_CHECKING:
-    from modelserver.models.environments.environment_store import Use
+    from modelserver.models.environments.shared_cache import Use
 
 _OUTSIDE: Final = "it is outside the model store, where only --models and load_models may lead"
 

@@ -13,7 +13,7 @@ from modelserver.models.archives.urls import OBJECT_STORES, scheme
 if TYPE_CHECKING:
     from modelserver.models.archives.incoming import Transfer
     from modelserver.models.archives.single_file import MakeNetwork
-    from modelserver.models.environments.environment_store import Use
+    from modelserver.models.environments.shared_cache import Use
 
 # What fetches archives from other machines, if the server has something that does.
 

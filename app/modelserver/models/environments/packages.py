@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from modelserver.models.environments.environment_store import Use
+from modelserver.models.environments.shared_cache import Use
 
 
 @dataclass(frozen=True, slots=True)

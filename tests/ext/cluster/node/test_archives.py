@@ -21,7 +21,7 @@ import pytest
 
 from modelserver.ext.cluster.node import archives
 from modelserver.ext.cluster.node.archives import ArchiveCache, ArchiveFailed, TransferFailed
-from modelserver.models.environments import environment_store as store
+from modelserver.models.environments.shared_cache import CacheEntry
 
 MIB = 1 << 20
 
@@ -313,7 +313,6 @@ def test_modes_are_the_nodes(tmp_path):
 SCRIPT = """
 import asyncio, sys, time
 from pathlib import Path
-from modelserver.models.environments import environment_store as store
 from modelserver.ext.cluster.node import archives
 data = Path(sys.argv[2]).read_bytes()
 
@@ -400,18 +399,18 @@ async def test_a_killed_process_leaves_nothing_half(root, patch, between, then):
 
 async def test_the_disk_has_all_before_the_mark(root, monkeypatch):
     synced = []
-    sync, complete = os.fsync, store.complete
+    sync, complete = os.fsync, CacheEntry.complete
 
     def noted(descriptor):
         synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
         sync(descriptor)
 
-    def marked(place, *rest):
+    def marked(entry, *rest):
         synced.append("mark")
-        complete(place, *rest)
+        complete(entry, *rest)
 
     monkeypatch.setattr(os, "fsync", noted)
-    monkeypatch.setattr(store, "complete", marked)
+    monkeypatch.setattr(CacheEntry, "complete", marked)
     data = model()
     await hold(ArchiveCache(root), data)
 

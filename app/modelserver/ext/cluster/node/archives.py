@@ -1,7 +1,7 @@
 """The models' files on a node: fetched once for all its workers, and kept until there is no more room.
 
 Below the root, ``archive-DIGEST`` are archives, and ``files-…`` the folders of workers. Locks and marks
-are those of ``environments/environment_store.py``: one process fetches and the others wait, an archive is not
+are those of ``environments/shared_cache.py``: one process fetches and the others wait, an archive is not
 used without its mark, and the locks of a process that dies are free. An archive is verified as a whole before
 anything is unpacked, and its mark is written when everything else is on the disk.
 
@@ -30,8 +30,8 @@ from typing import Final, TypeVar
 from uuid import uuid4
 
 from modelserver.engine.file_locks import sync
-from modelserver.models.environments import environment_store as store
 from modelserver.models.environments.cache_folder import cache_folder
+from modelserver.models.environments.shared_cache import CacheEntry, SharedCache, Use
 
 Fetch = Callable[[int], AsyncIterator[bytes]]
 """The archive's bytes from an offset. OSError and EOFError: the connection is torn, and another one goes on.
@@ -90,6 +90,7 @@ class ArchiveCache:
 
     def __init__(self, root: Path, limit: int = DEFAULT_LIMIT) -> None:
         self._root = root
+        self._entries = SharedCache(root)
         self._limit = limit
         try:
             root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -131,21 +132,22 @@ class ArchiveCache:
             try:
                 use = await self._use(place, size, fetch, tell or (lambda _: None))
                 undo.callback(use.end)
-                await undo.enter_async_context(store.locked(own, lambda: None))
+                await undo.enter_async_context(CacheEntry(own).locked(lambda: None))
                 undo.push_async_callback(_to_the_end, shutil.rmtree, own, True)
                 own.mkdir(mode=0o700)
                 await _to_the_end(_furnish, place / "files", own / "model")
-                await _to_the_end(store.prune, self._root, self._limit)
+                await _to_the_end(self._entries.prune, self._limit)
             except OSError as error:
                 raise self._failed(error, size) from error
             held = undo.pop_all()
         return Held(own, own / "model", held)
 
-    async def _use(self, place: Path, size: int, fetch: Fetch, tell: Callable[[str], None]) -> store.Use:
+    async def _use(self, place: Path, size: int, fetch: Fetch, tell: Callable[[str], None]) -> Use:
         if (use := await self._use_of(place)) is not None:
             return use
         waits = partial(tell, "Waiting for another process of this node, which fetches the model's files")
-        async with store.locked(place, waits):
+        entry = CacheEntry(place)
+        async with entry.locked(waits):
             if (use := await self._use_of(place)) is not None:
                 return use
             await _to_the_end(self._begin, place, size)
@@ -156,19 +158,19 @@ class ArchiveCache:
                 await _to_the_end(_unpack, part, place / "files")
                 part.unlink()  # before the disk gets all of it
                 await _to_the_end(_sync, place / "files")
-                store.complete(place, "workers of this node", size)
+                entry.complete("workers of this node", size)
             except (asyncio.CancelledError, TransferFailed):
                 raise  # another process may go on from what has arrived, until somebody needs the room
             except BaseException:
-                await _to_the_end(store.clear, place)
+                await _to_the_end(entry.clear)
                 raise
-            use = store.use(place)
+            use = entry.use()
         if use is None:
             raise ArchiveFailed(f"{place} was removed while it was made.")
         return use
 
-    async def _use_of(self, place: Path) -> store.Use | None:
-        use = store.use(place)
+    async def _use_of(self, place: Path) -> Use | None:
+        use = CacheEntry(place).use()
         if use is None or await _to_the_end(_is_unchanged, place / "files"):
             return use
         use.end()
@@ -186,11 +188,11 @@ class ArchiveCache:
         needed = 2 * size - (part.stat().st_size if part.exists() else 0)
         with (self._root / "room.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            store.prune(self._root, self._limit)
+            self._entries.prune(self._limit)
             others = (each for each in self._root.glob("archive-*") if each != place)
             left = self._limit - sum(map(_size_of, others))
-            store.prune(self._root, left - size, needed)
-            if (used := store.total(self._root)) > left - size:
+            self._entries.prune(left - size, needed)
+            if (used := self._entries.total()) > left - size:
                 shutil.rmtree(place)
                 raise ArchiveFailed(
                     f"There is no room for the model's files in {self._root}: {size} bytes are needed, "

@@ -1,4 +1,4 @@
-"""The folder of environments: what is in use stays, what nobody uses gives way."""
+"""A folder that servers share: what is in use stays, what nobody uses gives way."""
 
 import asyncio
 import os
@@ -7,7 +7,7 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
-from modelserver.models.environments import environment_store as store
+from modelserver.models.environments.shared_cache import CacheEntry, SharedCache
 
 MIB = 1 << 20
 
@@ -15,10 +15,11 @@ MIB = 1 << 20
 def made(folder, name, size=MIB, *, used=0):
     """A complete environment of that many bytes, used last ``used`` seconds after the epoch."""
     place = folder / name
-    store.begin(place)
+    entry = CacheEntry(place)
+    entry.begin()
     (place / "packages").mkdir()
     (place / "packages" / "data").write_bytes(os.urandom(size))
-    store.complete(place, "m 1.0", store.size_of(place))
+    entry.complete("m 1.0", entry.measure())
     os.utime(place / "complete", (used, used))
     return place
 
@@ -35,8 +36,8 @@ def test_the_longest_unused_give_way(tmp_path):
     for number in (3, 1, 4, 2):
         made(tmp_path, f"venv-{number}", used=number)
 
-    assert store.prune(tmp_path, 5 * MIB) == []
-    assert store.prune(tmp_path, 2 * MIB + MIB // 2) == [tmp_path / "venv-1", tmp_path / "venv-2"]
+    assert SharedCache(tmp_path).prune(5 * MIB) == []
+    assert SharedCache(tmp_path).prune(2 * MIB + MIB // 2) == [tmp_path / "venv-1", tmp_path / "venv-2"]
     assert names(tmp_path) == ["venv-3", "venv-4"]
 
 
@@ -48,67 +49,68 @@ def test_full_disk_removes_environments(tmp_path, monkeypatch):
     def usage(folder):
         return SimpleNamespace(free=(10 - len(list(folder.iterdir()))) * MIB)
 
-    total = store.total(tmp_path)
+    cache = SharedCache(tmp_path)
+    total = cache.total()
     monkeypatch.setattr(shutil, "disk_usage", usage)
 
     assert total >= 3 * MIB
-    assert store.prune(tmp_path, free=7 * MIB) == []
-    assert store.prune(tmp_path, free=9 * MIB) == [tmp_path / "archive-1", tmp_path / "archive-2"]
-    assert store.prune(tmp_path, free=11 * MIB) == [tmp_path / "archive-3"]
-    assert store.total(tmp_path) == 0
+    assert cache.prune(free=7 * MIB) == []
+    assert cache.prune(free=9 * MIB) == [tmp_path / "archive-1", tmp_path / "archive-2"]
+    assert cache.prune(free=11 * MIB) == [tmp_path / "archive-3"]
+    assert cache.total() == 0
 
 
 def test_what_is_used_stays(tmp_path):
     """An environment that a server uses is not removed, whatever the limit, until its use ends."""
-    place = made(tmp_path, "packages-1")
+    cache, place = SharedCache(tmp_path), made(tmp_path, "packages-1")
     made(tmp_path, "packages-2", used=5)
-    first, second = store.use(place), store.use(place)
+    first, second = CacheEntry(place).use(), CacheEntry(place).use()
     assert first is not None
     assert second is not None
 
-    assert store.prune(tmp_path, 0) == [tmp_path / "packages-2"]
+    assert cache.prune(0) == [tmp_path / "packages-2"]
     first.end()
     first.end()
-    assert store.prune(tmp_path, 0) == []
+    assert cache.prune(0) == []
     second.end()
-    assert store.prune(tmp_path, 0) == [place]
+    assert cache.prune(0) == [place]
     assert names(tmp_path) == []
-    assert store.use(place) is None
+    assert CacheEntry(place).use() is None
 
     place = made(tmp_path, "venv-1")
-    use = store.use(place)
-    assert store.prune(tmp_path, 0) == []
+    use = CacheEntry(place).use()
+    assert cache.prune(0) == []
     del use
 
-    assert store.prune(tmp_path, 0) == [place]
+    assert cache.prune(0) == [place]
 
 
 def test_using_counts_as_a_use(tmp_path):
     used = made(tmp_path, "venv-used", used=1)
     made(tmp_path, "venv-not", used=2)
-    result = store.use(used)
+    result = CacheEntry(used).use()
     result.end()
 
-    assert store.prune(tmp_path, MIB + MIB // 2) == [tmp_path / "venv-not"]
+    assert SharedCache(tmp_path).prune(MIB + MIB // 2) == [tmp_path / "venv-not"]
 
 
 def test_a_use_ends_with_its_process(tmp_path):
     """A server that is killed holds nothing (F48)."""
     place = made(tmp_path, "venv-1")
     code = (
-        "import sys, pathlib; from modelserver.models.environments import environment_store as s\n"
-        "use = s.use(pathlib.Path(sys.argv[1])); print('used', flush=True); sys.stdin.read()"
+        "import sys, pathlib; from modelserver.models.environments.shared_cache import CacheEntry\n"
+        "use = CacheEntry(pathlib.Path(sys.argv[1])).use(); print('used', flush=True); sys.stdin.read()"
     )
     user = subprocess.Popen(
         [sys.executable, "-c", code, str(place)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     with user:
         assert user.stdout.readline() == b"used\n"
-        assert store.prune(tmp_path, 0) == []
+        assert SharedCache(tmp_path).prune(0) == []
         user.kill()
         user.wait()
 
-        assert store.prune(tmp_path, 0) == [place]
+        assert SharedCache(tmp_path).prune(0) == [place]
 
 
 async def test_leftovers_go(tmp_path):
@@ -116,9 +118,10 @@ async def test_leftovers_go(tmp_path):
     (tmp_path / "venv-left" / "lib").mkdir(parents=True)
     (tmp_path / "packages-failed.lock").touch()
     (tmp_path / "of somebody").mkdir()
-    async with store.locked(tmp_path / "venv-making", never):
-        store.begin(tmp_path / "venv-making")
-        removed = await asyncio.to_thread(store.prune, tmp_path)
+    entry = CacheEntry(tmp_path / "venv-making")
+    async with entry.locked(never):
+        entry.begin()
+        removed = await asyncio.to_thread(SharedCache(tmp_path).prune)
         assert names(tmp_path) == ["of somebody", "venv-making", "venv-making.lock"]
 
     assert removed == [tmp_path / "packages-failed", tmp_path / "venv-left"]
@@ -131,11 +134,11 @@ async def test_second_installation_waits(tmp_path):
     waiting = asyncio.Event()
 
     async def second():
-        async with store.locked(place, waiting.set):
+        async with CacheEntry(place).locked(waiting.set):
             order.append("second")
             assert names(tmp_path) == ["venv-1.lock"]
 
-    async with store.locked(place, never):
+    async with CacheEntry(place).locked(never):
         task = asyncio.create_task(second())
         await waiting.wait()
         order.append("first")
@@ -151,8 +154,8 @@ def test_an_environment_without_a_size_in_its_mark_is_measured(tmp_path):
     os.utime(place / "complete", (1, 1))
     made(tmp_path, "venv-2", used=2)
 
-    assert store.prune(tmp_path, 2 * MIB + MIB // 2) == []
-    assert store.prune(tmp_path, MIB + MIB // 2) == [place]
+    assert SharedCache(tmp_path).prune(2 * MIB + MIB // 2) == []
+    assert SharedCache(tmp_path).prune(MIB + MIB // 2) == [place]
 
 
 def test_what_cannot_be_removed(tmp_path, monkeypatch):
@@ -164,8 +167,8 @@ def test_what_cannot_be_removed(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr("shutil.rmtree", fails)
-        assert store.prune(tmp_path, 0) == []
+        assert SharedCache(tmp_path).prune(0) == []
 
-    assert store.use(place) is None
-    assert store.prune(tmp_path) == [place]
+    assert CacheEntry(place).use() is None
+    assert SharedCache(tmp_path).prune() == [place]
     assert names(tmp_path) == []
