@@ -102,9 +102,14 @@ def test_number_of_workers_stays_unless_named(now, named, expected):
     ],
 )
 def test_replacement_needs_memory_for_both(workers, need, used, available, fits, monkeypatch):
-    """Of a running worker all ranks and their descendants count. Other machines have memory of their own."""
+    """All ranks of a worker count, and what their descendants share with none; workers elsewhere do not."""
+
+    def memory(pid, alone=False):
+        assert alone == (pid in (3, 4))
+        return used * MIB // 4
+
     monkeypatch.setattr(replacing_module, "family_of", lambda pids: [*pids, 3, 4])
-    monkeypatch.setattr(replacing_module, "worker_memory", lambda pid: used * MIB // 4)
+    monkeypatch.setattr(replacing_module, "worker_memory", memory)
     monkeypatch.setattr(replacing_module, "available_memory", lambda: available * MIB)
     before, after = running(), running(min_workers=workers, max_workers=workers)
     after.pool.crew.spec.need = need * MIB

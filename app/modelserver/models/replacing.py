@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import fields, replace
 from enum import Enum
@@ -217,15 +218,14 @@ def worker_count(before: ModelVersion, after: ModelVersion) -> int:
 def check_room(before: ModelVersion, after: ModelVersion) -> None:
     """Raises OutOfMemory, with both figures, if the workers of both versions do not fit into memory.
 
-    A new worker counts as much as the largest running one, with all its processes and their descendants,
-    plus the difference in archive size; if none runs, as the start gate counts it. Other machines have memory
-    of their own. Reads /proc; for another thread.
+    A new worker counts as much as the largest running one plus the difference in archive size; if none runs,
+    as the start gate counts it. Of a worker all processes count, and what their descendants share with none:
+    forked ones share the rest. Other machines have memory of their own. Reads /proc; for another thread.
     """
     if after.pool.crew.spec.launcher is not None:
         return
     running = [each.process for each in before.pool.workers]
-    families = (family_of(process.pids) for process in running if process is not None)
-    used = max((sum(map(worker_memory, family)) for family in families), default=0)
+    used = max((_memory_of(process.pids) for process in running if process is not None), default=0)
     available = available_memory()
     workers, need = worker_count(before, after), after.pool.crew.spec.need
     needed = workers * (used + max(0, need - before.pool.crew.spec.need) if used else need)
@@ -235,6 +235,10 @@ def check_room(before: ModelVersion, after: ModelVersion) -> None:
             f"{needed // _MIB} MiB, but {int(available) // _MIB} MiB are available. "
             "Scale it down first, or request fewer with min_worker."
         )
+
+
+def _memory_of(pids: Sequence[int]) -> int:
+    return sum(worker_memory(pid, alone=pid not in pids) for pid in family_of(pids))
 
 
 def _value(name: str, before: ModelVersion, registration: Registration) -> Any:

@@ -86,10 +86,12 @@ class SystemMonitor:
         return group.used, available, round(100 * group.used / group.limit, 1)
 
 
-def worker_memory(pid: int) -> int:
-    """Resident bytes of a process, 0 if they cannot be read."""
+def worker_memory(pid: int, *, alone: bool = False) -> int:
+    """Resident bytes of a process, or those that it shares with no other; 0 if they cannot be read."""
     with contextlib.suppress(psutil.Error, OSError):
-        return int(psutil.Process(pid).memory_info().rss) if pid > 0 else 0
+        process = psutil.Process(pid) if pid > 0 else None
+        if process is not None:
+            return int(process.memory_full_info().uss if alone else process.memory_info().rss)
     return 0
 
 
