@@ -1,5 +1,7 @@
 import asyncio
+import contextlib
 import weakref
+from types import SimpleNamespace
 
 import pytest
 from tests.cycles import no_cycles
@@ -105,6 +107,18 @@ async def test_failure_is_rolled_back(registry, builder):
     assert caught.value.status == 507
     assert builder.dismantled == ["m-2.0"]
     assert [version.version for version in registry.versions("m")] == ["1.0"]
+
+
+async def test_workers_that_fail_leave_no_reference_cycles(registry):
+    """Nor do their failures, which are raised where the workers are known."""
+    model = await register(registry, "m.mar")
+    with no_cycles():
+        worker = SimpleNamespace(first_load=asyncio.get_running_loop().create_future())
+        worker.first_load.set_exception(StartFailed("no"))
+        with contextlib.suppress(StartFailed):
+            await registry.wait_scaled(model, [worker], "1.0")
+        del worker
+        await asyncio.sleep(0)
 
 
 async def test_metrics_of_an_unregistered_version_are_forgotten(registry, builder):

@@ -59,8 +59,7 @@ class ModelTable:
     def get(self, name: str, version: str | None = None) -> ModelVersion:
         """The named or the default version. Raises ModelNotFound, ModelVersionNotFound."""
         model = self._named(name)
-        result = model.versions.get(model.default if version is None else version)
-        if result is None:
+        if (result := model.versions.get(model.default if version is None else version)) is None:
             others = model.versions if self._tells_names else None
             raise ModelVersionNotFound.named(name, version or model.default, others)
         return result
@@ -352,6 +351,8 @@ class Registry(ModelTable):
         except StartFailed as failure:
             message = f"Failed to start workers for model {model.name} version: {version or 'null'}"
             archive = repr(without_credentials(model.archive.url))
+            # Its frames refer to the workers, and these to it: a cycle.
+            failure.__traceback__ = None
             raise StartFailed(f"{message}. Archive {archive}: {failure.message}", failure.status) from failure
         return model.pool.statistics().ready >= model.pool.min_workers
 
@@ -399,8 +400,7 @@ class Registry(ModelTable):
 
     def lock(self, name: str) -> asyncio.Lock:
         """One lock per registered name; those of removed models are dropped."""
-        lock = self._locks.get(name)
-        if lock is None:
+        if (lock := self._locks.get(name)) is None:
             names = set(self.names())
             self._locks = {each: held for each, held in self._locks.items() if each in names or held.locked()}
             lock = self._locks[name] = asyncio.Lock()
@@ -411,9 +411,8 @@ class Registry(ModelTable):
     async def drain(self, grace: float) -> None:
         """Serves waiting requests for up to ``grace`` seconds; new ones are refused."""
         await self._break_off()
-        await asyncio.gather(
-            *(model.pool.drain(grace) for model in self.versions()), self._wait_retired(grace)
-        )
+        drains = (model.pool.drain(grace) for model in self.versions())
+        await asyncio.gather(*drains, self._wait_retired(grace))
 
     async def _break_off(self) -> None:
         for task in self.replacing:

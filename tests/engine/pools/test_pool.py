@@ -93,6 +93,23 @@ async def test_closed_pool_leaves_no_reference_cycles(make, stage):
     assert pool() is None
 
 
+@pytest.mark.parametrize("error", [None, OSError])
+async def test_worker_that_is_stopped_in_a_pause_leaves_no_reference_cycles(make, stage, error):
+    """Nor do the loads that have failed before, or the starts of its process."""
+    with no_cycles():
+        stage.error = error
+        made = make()
+        for number in range(0 if error else 5):
+            (await stage.enter(number + 1)).fail_to_load("no")
+        failures = made.workers[0].failures
+        await until(lambda: failures.loads == 5)
+        await made.close(0.01)
+        del made
+        make.made.clear()
+        stage.processes.clear()
+        await asyncio.sleep(10)
+
+
 async def test_statistics_show_the_state_of_the_pool(make, stage):
     made = make(workers=2)
     made.submit(request(b"a", b"b"))

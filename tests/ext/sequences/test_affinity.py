@@ -4,6 +4,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from tests.cycles import no_cycles
 from tests.waiting import until
 
 from modelserver.engine.batching.queue import UnsharedKey
@@ -14,6 +15,7 @@ from modelserver.engine.pools.spec import PoolLimits
 from modelserver.engine.wire.messages import Answer, Pong, Result, Row, SequenceHeaders, Stop
 from modelserver.errors import HandlerError, ResponseTimeout, ServiceUnavailable, WorkerDied
 from modelserver.ext.sequences.affinity import sequence_affinity
+from modelserver.models.options.resolve import ModelOptions
 
 LIMITS = PoolLimits(batch_size=4, policy="greedy", max_delay=0.0, max_requests=10, max_bytes=10_000)
 REFUSED = (
@@ -295,3 +297,9 @@ async def test_closed_pool_refuses_what_waits(make, stage):
     assert isinstance(waiting.error, ServiceUnavailable)
     assert pool.affinity.statistics["living"] == 0
     await until(lambda: not pool.crew.leaving)
+
+
+def test_affinity_and_its_queue_are_no_reference_cycle():
+    with no_cycles():
+        options = ModelOptions(sequence_max_idle_ms=1)
+        sequence_affinity(LIMITS, options, SequenceHeaders())

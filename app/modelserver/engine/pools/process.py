@@ -202,6 +202,9 @@ async def started(launching: asyncio.Task[Process], *, is_quick: bool) -> Proces
         # A second cancellation ends this wait only, not the task.
         await asyncio.wait({asyncio.create_task(_end(launching))})
         raise
+    finally:
+        # It keeps its error, which refers to this frame: a cycle.
+        del launching
 
 
 async def _end(launching: asyncio.Task[Process]) -> None:

@@ -231,7 +231,9 @@ class Worker:
 
     async def _supervise(self) -> None:
         try:
-            await self._run_processes()
+            # The task would keep this error, whose frames refer to the worker: a cycle.
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._run_processes()
         except Exception as error:  # noqa: BLE001 - callers waiting for the worker must learn of it
             _log.exception("Worker %s is given up", self.label)
             self.state = WorkerState.FAILED
@@ -332,10 +334,9 @@ class Worker:
         self._lose(error)
 
     async def _launch(self) -> Process | None:
-        receiver = Receiver(self._on_message, self._on_lost)
-        launching = self._loop.create_task(launch_worker(self._spec, self.label, receiver))
+        start = launch_worker(self._spec, self.label, Receiver(self._on_message, self._on_lost))
         try:
-            return await started(launching, is_quick=self._spec.launcher is None)
+            return await started(self._loop.create_task(start), is_quick=self._spec.launcher is None)
         except StartFailed as failed:
             self._load_failed(failed.message, failed.status)
         except Exception as error:  # noqa: BLE001 - no user code has run: a retry may succeed

@@ -20,7 +20,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from functools import partial
 
 from modelserver.engine.batching.request import Batch, Request, SequencedRequest
 from modelserver.engine.pools.spec import PoolLimits
@@ -58,7 +59,8 @@ class SequenceAffinity:
         self.next_end = queue.next_end
         self.expire = queue.expire
         self.remove_unplaced = queue.drain_unplaced
-        queue.on_free = self._freed
+        # It refers to what it changes only: with a method of this object, both would be a reference cycle.
+        queue.on_free = partial(_freed, self.leaving)
 
     @property
     def statistics(self) -> dict[str, int]:
@@ -101,7 +103,7 @@ class SequenceAffinity:
 
     def lose(self, worker: Hashable, now: float) -> list[tuple[Request, ModelServerError]]:
         lost = self.queue.lose(worker, now)
-        self._freed(worker)
+        _freed(self.leaving, worker)
         return [
             (request, state_lost(request.mark.id, self._names))
             for request in lost
@@ -119,6 +121,7 @@ class SequenceAffinity:
         finally:
             del self.leaving[worker]
 
-    def _freed(self, worker: Hashable) -> None:
-        if worker in self.leaving:
-            self.leaving[worker].set()
+
+def _freed(leaving: Mapping[Hashable, asyncio.Event], worker: Hashable) -> None:
+    if worker in leaving:
+        leaving[worker].set()
