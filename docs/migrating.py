@@ -381,18 +381,12 @@ servers.
 # The tables
 
 
-# Name, port and remark.
-_SERVICES = (
-    ("inference", 7070, ""),
-    (
-        *("management", 7071),
-        (
-            "numbers of 0 and less mean the default (`ScaleWorker` with `min_worker` -1 scales to 1); "
-            "to register the same URL again is INTERNAL"
-        ),
-    ),
-    ("Open Inference", 7070, ""),
+_REMARK = (
+    "numbers of 0 and less mean the default (`ScaleWorker` with `min_worker` -1 scales to 1); "
+    "to register the same URL again is INTERNAL"
 )
+# Name, port and remark.
+_SERVICES = (("inference", 7070, ""), ("management", 7071, _REMARK), ("Open Inference", 7070, ""))
 
 
 def _endpoints() -> str:

@@ -27,10 +27,22 @@ _EXPLANATION = (
     " might be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1"
 )
 # Functions of torch that take a device, by name.
-_FACTORIES = (
-    *("arange", "as_tensor", "empty", "empty_like", "full", "ones", "rand", "randint", "randn", "tensor"),
-    *("zeros", "zeros_like", "ones_like", "asarray"),
-)
+_FACTORIES = [
+    "arange",
+    "as_tensor",
+    "asarray",
+    "empty",
+    "empty_like",
+    "full",
+    "ones",
+    "ones_like",
+    "rand",
+    "randint",
+    "randn",
+    "tensor",
+    "zeros",
+    "zeros_like",
+]
 _WAITING = ("item", "cpu", "tolist", "numpy")  # methods of tensors that wait for the GPU
 
 

@@ -307,7 +307,10 @@ def test_health_is_checked_where_no_token_is_needed():
     assert "get" in describe_listener("inference", "0")["paths"][ROUTE]
     assert needed_scope({"inference"}, "GET", ROUTE, ping_token=True) is None
     assert {word.partition("=")[0] for word in options.split()} == {
-        *("--interval", "--timeout", "--start-period", "--retries")
+        "--interval",
+        "--timeout",
+        "--start-period",
+        "--retries",
     }
 
 

@@ -306,6 +306,19 @@ def test_the_name_of_a_test_is_a_sentence():
     assert without_verb == []
 
 
+@pytest.mark.parametrize("folder", ["app", "handlers", "benchmarks", "docs", "examples", "tests"])
+def test_the_formatter_decides_about_lines(folder):
+    """No comment stops it, and no tuple is unpacked in a list or call only to fill its lines."""
+    wrong = []
+    for path, tree in parsed(folder).items():
+        wrong += [path.as_posix()] if re.search(r"#\sfmt:", (_ROOT / path).read_text()) else []
+        for node in nodes(tree):
+            if isinstance(node, ast.Starred) and isinstance(node.value, ast.Tuple) and node.value.elts:
+                wrong.append(f"{path.as_posix()}:{node.lineno}")
+
+    assert wrong == []
+
+
 def test_docstrings_are_sentences():
     """None begins in the middle of one, with "As", "The same", "Of" or "Those"."""
     begin = re.compile(r"(As|The same|Of|Those)\b")

@@ -169,8 +169,15 @@ class Disturber(Disturbance):
 
     def changes(self) -> Sequence[Change]:
         return [
-            *(self.kill, self.kill, self.replace, self.park, self.load, self.come_and_go),
-            *(self.unregister_loading, self.replace_loading, self.change_budget),
+            self.kill,
+            self.kill,
+            self.replace,
+            self.park,
+            self.load,
+            self.come_and_go,
+            self.unregister_loading,
+            self.replace_loading,
+            self.change_budget,
         ]
 
     def run(self) -> None:

@@ -83,8 +83,15 @@ class Disturber(Disturbance):
 
     def changes(self) -> Sequence[Change]:
         return [
-            *(self.kill, self.kill, self.scale, self.change, self.replace, self.version, self.default),
-            *(self.remove_version, self.come_and_go),
+            self.kill,
+            self.kill,
+            self.scale,
+            self.change,
+            self.replace,
+            self.version,
+            self.default,
+            self.remove_version,
+            self.come_and_go,
         ]
 
     def mend(self) -> None:

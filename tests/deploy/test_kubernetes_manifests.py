@@ -122,7 +122,11 @@ def test_kustomize_makes_resources_that_keep_to_the_schema(folder):
 
     assert [problem for result in made.values() for problem in problems(result)] == []
     assert set(made) == {
-        *("ConfigMap", "Deployment", "HorizontalPodAutoscaler", "NetworkPolicy", "PodDisruptionBudget"),
+        "ConfigMap",
+        "Deployment",
+        "HorizontalPodAutoscaler",
+        "NetworkPolicy",
+        "PodDisruptionBudget",
         "Service",
     }
 

@@ -80,8 +80,12 @@ def pack_with_torchserve(environment: Path, temporary: Path) -> None:
             continue
         subprocess.run(
             [
-                *(str(environment.resolve() / "bin" / "torch-model-archiver"), *pack_arguments(name)),
-                *("--archive-format", archive_format, "--export-path", str(temporary)),
+                str(environment.resolve() / "bin" / "torch-model-archiver"),
+                *pack_arguments(name),
+                "--archive-format",
+                archive_format,
+                "--export-path",
+                str(temporary),
             ],
             check=True,
             capture_output=True,
@@ -93,10 +97,22 @@ def pack_arguments(name: str) -> list[str]:
     """The command line of both archivers for the archive that holds everything."""
     parts = HERE / "archive_parts"
     return [
-        *("--model-name", name, "--version", "1.0", "--handler", str(MODEL_CODE / "configured.py")),
-        *("--serialized-file", str(parts / "weights.bin"), "--model-file", str(parts / "net.py")),
-        *("--extra-files", f"{parts / 'extra'},{parts / 'notes'}/*.txt"),
-        *("-r", str(parts / "requirements.txt"), "-c", str(parts / "model-config.yaml")),
+        "--model-name",
+        name,
+        "--version",
+        "1.0",
+        "--handler",
+        str(MODEL_CODE / "configured.py"),
+        "--serialized-file",
+        str(parts / "weights.bin"),
+        "--model-file",
+        str(parts / "net.py"),
+        "--extra-files",
+        f"{parts / 'extra'},{parts / 'notes'}/*.txt",
+        "-r",
+        str(parts / "requirements.txt"),
+        "-c",
+        str(parts / "model-config.yaml"),
     ]
 
 

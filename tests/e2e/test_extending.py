@@ -35,8 +35,17 @@ def test_extension_of_the_page_counts_batches(tmp_path):
     )
     server = subprocess.Popen(
         [
-            *(sys.executable, "-c", COMMAND, "--foreground", "--ncs", "--ts-config", str(settings)),
-            *("--model-store", str(ROOT / "model_store"), "--models", "mnist.mar"),
+            sys.executable,
+            "-c",
+            COMMAND,
+            "--foreground",
+            "--ncs",
+            "--ts-config",
+            str(settings),
+            "--model-store",
+            str(ROOT / "model_store"),
+            "--models",
+            "mnist.mar",
         ],
         cwd=tmp_path,
         env={

@@ -78,8 +78,15 @@ class Engine:
 class Container:
     # Podman needs systemd for health checks; the limits are those that this machine allows.
     OPTIONS = (
-        *("--network", "none", "--no-healthcheck", "--stop-timeout", "45"),
-        *("--ulimit", "nofile=1024:4096", "--ulimit", "nproc=4096:4096"),
+        "--network",
+        "none",
+        "--no-healthcheck",
+        "--stop-timeout",
+        "45",
+        "--ulimit",
+        "nofile=1024:4096",
+        "--ulimit",
+        "nproc=4096:4096",
     )
 
     def __init__(self, engine, *arguments):

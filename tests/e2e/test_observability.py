@@ -27,8 +27,13 @@ TORCHSERVE = {
     "WorkerLoadTime": ("gauge", ("WorkerName", *HOST)),
     **dict.fromkeys(
         (
-            *("CPUUtilization", "MemoryUsed", "MemoryAvailable", "MemoryUtilization"),
-            *("DiskUsage", "DiskAvailable", "DiskUtilization"),
+            "CPUUtilization",
+            "MemoryUsed",
+            "MemoryAvailable",
+            "MemoryUtilization",
+            "DiskUsage",
+            "DiskAvailable",
+            "DiskUtilization",
         ),
         ("gauge", HOST),
     ),

@@ -77,7 +77,13 @@ PATHS = [
     *(f"/v1/models/{name}:predict" for name in ("%00", "%ff", "a%2fb", "")),
     "/v1/models/" + "x" * 50_000,
     *(f"/models/{name}" for name in ("%00", "..", "%0d%0aSet-Cookie:%20x", "a%2fb")),
-    *("//", "/%", "/%2e%2e/%2e%2e/etc/passwd", "/../../etc/passwd", "*", "/;", "?"),
+    "//",
+    "/%",
+    "/%2e%2e/%2e%2e/etc/passwd",
+    "/../../etc/passwd",
+    "*",
+    "/;",
+    "?",
 ]
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND")
 NO_HTTP = [

@@ -15,7 +15,8 @@ from tests.e2e.grpc_client import grpc_server
 from tests.e2e.serving import archived, serving
 
 pytestmark = [
-    *(pytest.mark.slow, pytest.mark.timeout(120)),
+    pytest.mark.slow,
+    pytest.mark.timeout(120),
     pytest.mark.skipif(platform.machine() != "x86_64", reason="perf_analyzer is built for x86_64 only"),
 ]
 
@@ -23,8 +24,14 @@ pytestmark = [
 WHEELS = ("tritonclient==2.44.0", "nvidia-cuda-runtime-cu12==12.9.79")
 # Requests are counted, however long they take on a busy machine.
 SHORT = (
-    *("--measurement-mode", "count_windows", "--measurement-request-count", "40"),
-    *("--max-trials", "10", "--stability-percentage", "100000"),
+    "--measurement-mode",
+    "count_windows",
+    "--measurement-request-count",
+    "40",
+    "--max-trials",
+    "10",
+    "--stability-percentage",
+    "100000",
 )
 SIGNATURE = """
 signature:
@@ -160,8 +167,16 @@ def test_torchserve_requests_are_served(program, server, tmp_path):
     data = {"data": [{"TORCHSERVE_INPUT": [str(tmp_path / "body")]}]}
     (tmp_path / "data.json").write_text(json.dumps(data))
     document = run(
-        *(program, server, "-m", "plain", "--service-kind", "torchserve", "-i", "http"),
-        *("--input-data", str(tmp_path / "data.json")),
+        program,
+        server,
+        "-m",
+        "plain",
+        "--service-kind",
+        "torchserve",
+        "-i",
+        "http",
+        "--input-data",
+        str(tmp_path / "data.json"),
     )
 
     assert figure(document, "Request count") > 20

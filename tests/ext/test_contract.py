@@ -179,11 +179,23 @@ async def test_it_opens_and_closes(name, make_host, tmp_path, monkeypatch):
     await asyncio.wait_for(close_extensions(extensions, GRACE), GRACE)
 
     added = (
-        *(host.watches, host.listeners, host.added_routes, host.mounts),
-        *(host.protocols, host.restores, host.settles, host.tasks),
-        *(host.registry.builder.cluster, host.registry.builder.store.remote),
-        *(host.registry.builder.affinities, host.registry.builder.follows),
-        *(host.certificate, host.spawner, host.lay_out, host.first, host.install),
+        host.watches,
+        host.listeners,
+        host.added_routes,
+        host.mounts,
+        host.protocols,
+        host.restores,
+        host.settles,
+        host.tasks,
+        host.registry.builder.cluster,
+        host.registry.builder.store.remote,
+        host.registry.builder.affinities,
+        host.registry.builder.follows,
+        host.certificate,
+        host.spawner,
+        host.lay_out,
+        host.first,
+        host.install,
     )
     assert len(extensions) == 1
     assert any(added)

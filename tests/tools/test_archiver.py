@@ -58,10 +58,26 @@ def manifest_of(archive):
 def test_command_writes_an_archive(workplace, capsys):
     status = main(
         [
-            *("--model-name", "noop", "--version", "2.0", "--handler", "src/handler.py:handle"),
-            *("--serialized-file", "src/model.pt", "--model-file", "src/model.py"),
-            *("--extra-files", "extra, src/model-config.yaml", "-r", "src/requirements.txt"),
-            *("-c", "src/model-config.yaml", "--runtime", "python3", "--export-path", "new/store"),
+            "--model-name",
+            "noop",
+            "--version",
+            "2.0",
+            "--handler",
+            "src/handler.py:handle",
+            "--serialized-file",
+            "src/model.pt",
+            "--model-file",
+            "src/model.py",
+            "--extra-files",
+            "extra, src/model-config.yaml",
+            "-r",
+            "src/requirements.txt",
+            "-c",
+            "src/model-config.yaml",
+            "--runtime",
+            "python3",
+            "--export-path",
+            "new/store",
         ]
     )
 
@@ -69,8 +85,16 @@ def test_command_writes_an_archive(workplace, capsys):
     assert capsys.readouterr().out == "new/store/noop.mar\n"
     archive = workplace / "new" / "store" / "noop.mar"
     assert names(archive) == {
-        *("MAR-INF/MANIFEST.json", "handler.py", "model.pt", "model.py", "requirements.txt"),
-        *("model-config.yaml", "index_to_name.json", ".hidden", "sub/a.txt", "sub/deep/b.txt"),
+        "MAR-INF/MANIFEST.json",
+        "handler.py",
+        "model.pt",
+        "model.py",
+        "requirements.txt",
+        "model-config.yaml",
+        "index_to_name.json",
+        ".hidden",
+        "sub/a.txt",
+        "sub/deep/b.txt",
     }
     manifest = manifest_of(archive)
     assert manifest.pop("archiverVersion")

@@ -41,7 +41,13 @@ def test_folder_is_served_and_removed(tmp_path, monkeypatch):
 
     assert (status, server.handler) == (0, "vllm_handler")
     assert server.arguments == [
-        *("--foreground", "--ncs", "--model-store", str(store), "--models", "chat", "--disable-token-auth")
+        "--foreground",
+        "--ncs",
+        "--model-store",
+        str(store),
+        "--models",
+        "chat",
+        "--disable-token-auth",
     ]
     assert server.config == {
         "minWorkers": 1,

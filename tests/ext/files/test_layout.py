@@ -54,8 +54,14 @@ async def test_a_script_is_an_archive(folder, tmp_path):
     assert (archive.manifest.model_name, archive.manifest.handler) == ("handler", "handler.py")
     assert archive.temporary
     assert inside == {
-        *("MAR-INF", "handler.py", "helper.py", "package", "weights.pt"),
-        *("net.pt2", "net.onnx", "script.ts"),
+        "MAR-INF",
+        "handler.py",
+        "helper.py",
+        "package",
+        "weights.pt",
+        "net.pt2",
+        "net.onnx",
+        "script.ts",
     }
     assert (archive.model_dir / "handler.py").read_text() == _SCRIPT
     assert not (archive.model_dir / "helper.py").is_symlink()

@@ -8,15 +8,22 @@ from modelserver.ext.grpc.messages import DESCRIPTORS, POOL, message, service
 
 # Fields that Triton's messages do not have.
 _OF_KSERVE = {
-    *("ModelMetadataResponse.properties", "RepositoryModelLoadResponse.model_name"),
-    *("RepositoryModelLoadResponse.isLoaded", "RepositoryModelUnloadResponse.model_name"),
+    "ModelMetadataResponse.properties",
+    "RepositoryModelLoadResponse.model_name",
+    "RepositoryModelLoadResponse.isLoaded",
+    "RepositoryModelUnloadResponse.model_name",
     "RepositoryModelUnloadResponse.isUnloaded",
-    *("ModelMetadataResponse.PropertiesEntry.key", "ModelMetadataResponse.PropertiesEntry.value"),
+    "ModelMetadataResponse.PropertiesEntry.key",
+    "ModelMetadataResponse.PropertiesEntry.value",
 }
 # Fields of these that have no meaning here are left out.
 _IN_PART = {
-    *("ModelConfig", "ModelInput", "ModelOutput", "ModelInstanceGroup", "ModelDynamicBatching"),
-    *("ModelSequenceBatching",),
+    "ModelConfig",
+    "ModelInput",
+    "ModelOutput",
+    "ModelInstanceGroup",
+    "ModelDynamicBatching",
+    "ModelSequenceBatching",
 }
 
 

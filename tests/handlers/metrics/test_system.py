@@ -19,8 +19,13 @@ def test_the_machine_is_measured_by_the_old_module(caplog):
     names = {line.partition(".")[0] for line in caplog.messages if line}
     module.system_metrics.clear()
     assert names == {
-        *("CPUUtilization", "MemoryUsed", "MemoryAvailable", "MemoryUtilization"),
-        *("DiskUsage", "DiskUtilization", "DiskAvailable"),
+        "CPUUtilization",
+        "MemoryUsed",
+        "MemoryAvailable",
+        "MemoryUtilization",
+        "DiskUsage",
+        "DiskUtilization",
+        "DiskAvailable",
     }
 
 
@@ -62,8 +67,11 @@ def test_gpus_are_measured_as_far_as_they_can_be(monkeypatch):
     system.gpu_utilization(8)
 
     assert [(each.name, each.value) for each in system.system_metrics] == [
-        *(("GPUMemoryUtilization", 25.0), ("GPUMemoryUsed", 1024)),
-        *(("GPUMemoryUtilization", 50.0), ("GPUMemoryUsed", 2048), ("GPUUtilization", 7)),
+        ("GPUMemoryUtilization", 25.0),
+        ("GPUMemoryUsed", 1024),
+        ("GPUMemoryUtilization", 50.0),
+        ("GPUMemoryUsed", 2048),
+        ("GPUUtilization", 7),
     ]
     assert driver.ended == 1
 

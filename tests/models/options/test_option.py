@@ -122,8 +122,13 @@ def test_description_has_bounds_and_times_without_those_that_limit_nothing():
     [
         *(("max_worker_memory", value) for value in (-1, 1 << 60)),
         *(("max_worker_requests", value) for value in (-1, 1 << 60)),
-        *(("autoscale_target_wait", 0), ("autoscale_up_pause", 99), ("autoscale_down_pause", -1)),
-        *(("batch_size", -2), ("max_batch_delay", -5), ("response_timeout", 0), ("batch_policy", "often")),
+        ("autoscale_target_wait", 0),
+        ("autoscale_up_pause", 99),
+        ("autoscale_down_pause", -1),
+        ("batch_size", -2),
+        ("max_batch_delay", -5),
+        ("response_timeout", 0),
+        ("batch_policy", "often"),
     ],
 )
 def test_values_out_of_range_are_refused_by_name(name, value):

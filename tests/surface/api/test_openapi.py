@@ -83,10 +83,23 @@ def test_what_is_served_is_described(role, changed):
     assert described == routed
 
 
-_SEGMENTS = (
-    *("predictions", "explanations", "invocations", "models", "v1", "v2", "versions", "infer", "explain"),
-    *("invoke", "predict", "m", "m:predict", "m:explain", "1.0"),
-)
+_SEGMENTS = [
+    "predictions",
+    "explanations",
+    "invocations",
+    "models",
+    "v1",
+    "v2",
+    "versions",
+    "infer",
+    "explain",
+    "invoke",
+    "predict",
+    "m",
+    "m:predict",
+    "m:explain",
+    "1.0",
+]
 
 
 def test_each_form_of_inference_is_described():

@@ -29,9 +29,19 @@ def test_valid_header_is_accepted(verifier, header):
 @pytest.mark.parametrize(
     "header",
     [
-        *(b"", b"Bearer", b"Bearer ", b"first-token", b"Bearerfirst-token", b"Bearer first-token x"),
-        *(b"bearer first-token", b"BEARER first-token", b"Basic first-token", b"x Bearer first-token"),
-        *(b"Bearer first-toke", b"Bearer manager-token", b"Bearer \xff\xfe"),
+        b"",
+        b"Bearer",
+        b"Bearer ",
+        b"first-token",
+        b"Bearerfirst-token",
+        b"Bearer first-token x",
+        b"bearer first-token",
+        b"BEARER first-token",
+        b"Basic first-token",
+        b"x Bearer first-token",
+        b"Bearer first-toke",
+        b"Bearer manager-token",
+        b"Bearer \xff\xfe",
     ],
 )
 def test_invalid_header_is_rejected(verifier, header):

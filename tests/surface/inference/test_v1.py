@@ -88,7 +88,11 @@ REFUSED = {
         b'{"instances":' + value + b"}" for value in (b'"abc"', b"5", b"{}", b"true")
     ],
     "no instances in the request": [
-        *(b"{}", b'{"instances":null}', b'{"instances":[]}', b'{"inputs":[]}', b'{"x":[1]}')
+        b"{}",
+        b'{"instances":null}',
+        b'{"instances":[]}',
+        b'{"inputs":[]}',
+        b'{"x":[1]}',
     ],
 }
 

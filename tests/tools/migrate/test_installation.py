@@ -56,8 +56,16 @@ def test_both_servers_get_the_same_configuration_elsewhere(site, program, tmp_pa
     )
 
     assert list(reference.command) == [
-        *(str(program), "--log-config", "mine.xml", "--start", "--foreground", "--ncs"),
-        *("--ts-config", str(configs[0]), "--model-store", str(installation.store)),
+        str(program),
+        "--log-config",
+        "mine.xml",
+        "--start",
+        "--foreground",
+        "--ncs",
+        "--ts-config",
+        str(configs[0]),
+        "--model-store",
+        str(installation.store),
     ]
     assert reference.environment["PATH"].startswith(f"{program.parent}:")
     for launch, settings in zip((reference, ours), after, strict=True):

@@ -31,8 +31,18 @@ def test_the_command_is_run(commands, monkeypatch):
     modelserver.serve(handle, name="m", max_batch_delay=5, model_file="w.pt")
 
     assert commands[0] == [
-        *(sys.executable, "-m", "modelserver", "serve", f"{__file__}:Doubler"),
-        *("--batch-size", "8", "--workers", "2", "--port", "9000", "--reload"),
+        sys.executable,
+        "-m",
+        "modelserver",
+        "serve",
+        f"{__file__}:Doubler",
+        "--batch-size",
+        "8",
+        "--workers",
+        "2",
+        "--port",
+        "9000",
+        "--reload",
     ]
     flags = ["--name", "m", "--max-batch-delay", "5", "--model-file", "w.pt"]
     assert commands[1][4:] == [f"{__file__}:handle", *flags]
