@@ -125,6 +125,8 @@ class PlayedPlacement:
 
     def withdraw(self) -> None:
         self.is_withdrawn = True
+        if not self.ended.done():
+            self.ended.set_result("it was withdrawn")
 
 
 class PlayedPlacer:

@@ -1,15 +1,19 @@
 import asyncio
+import contextlib
 import logging
 import os
 import re
 import struct
+import weakref
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from tests.cycles import no_cycles
 from tests.ext.cluster.conversation import Conversation, predict
 from tests.ext.cluster.played import End, PlayedPlacement, PlayedPlacer, close_all
+from tests.waiting import until
 
 from modelserver.engine.pools.spec import WorkerSpec
 from modelserver.engine.wire.frames import encode, to_worker_decoder
@@ -228,6 +232,21 @@ async def test_place_without_an_agent_fails_the_start(stage):
         await asyncio.sleep(0.01)
     stage.placer.placements[-1].ended.set_result("its node was turned off")
     assert (await stage.refusal()).startswith("its node was turned off")
+
+
+@plainly
+async def test_start_without_a_place_leaves_nothing(stage, monkeypatch):
+    """A reference cycle would keep the worker, and with it its pool, until the next collection."""
+    monkeypatch.setattr(remote_module, "_KILL_TIME", 0.0)
+    stage.cluster = Cluster(stage.hub, stage.placer, placement_timeout=0.1, lost_after=_LEASE)
+    with no_cycles():
+        stage.begin()
+        with contextlib.suppress(NoPlace):
+            await stage.starting
+        left = weakref.ref(stage.conversation)
+        del stage.conversation, stage.starting
+        stage.placer.placements.clear()
+        await until(lambda: left() is None)
 
 
 @plainly

@@ -374,5 +374,6 @@ async def _all(works: Iterable[Coroutine[None, None, Outcome]]) -> list[Outcome]
     try:
         return await asyncio.gather(*tasks)
     finally:
-        for task in tasks:
-            task.cancel()
+        # The error of one refers to this frame: a cycle, if that still had them.
+        while tasks:
+            tasks.pop().cancel()
