@@ -67,10 +67,11 @@ async def closed_loop(load: LoadSpec, clients: int) -> LoadRun:
     for _ in range(clients):
         going.ask()
     await going.last()
-    # The counted time runs from the last response of the settling time to the last response in time.
-    in_time = [answer for answer in going.answers if answer.ended <= going.closed]
-    settled = [answer.ended for answer in in_time if answer.ended <= load.settle]
-    counted = in_time[len(settled) :]
+    # The counted time runs from the last response of the settling time to the last response in time, or the
+    # next one: a machine may stand still for longer than a short load lasts.
+    settled = [answer.ended for answer in going.answers if answer.ended <= load.settle]
+    others = going.answers[len(settled) :]
+    counted = [answer for answer in others if answer.ended <= going.closed] or others[:1]
     began = settled[-1] if settled else 0.0
     return LoadRun(counted, counted[-1].ended - began if counted else 0.0, dict(going.failures))
 
