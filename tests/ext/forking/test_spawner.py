@@ -279,12 +279,17 @@ async def test_a_busy_spawner_is_waited_for(begin_worker, tmp_path, monkeypatch)
 
 async def test_workers_do_not_wait_for_a_replacement(spawner, tmp_path, monkeypatch):
     monkeypatch.setattr(spawner_module, "REPLACEMENT_PATIENCE", 0.1)
-    model = preloaded(monkeypatch, tmp_path, "import time\ntime.sleep(0.4)\n")
+    gate = tmp_path / "gate"
+    gate.touch()
+    source = f"import os, time\nwhile not os.path.exists({str(gate)!r}):\n    time.sleep(0.01)\n"
+    model = preloaded(monkeypatch, tmp_path, source)
     talks = [await Conversation(spawner).start(model)]
     lost = talks[0].parent()
+    gate.unlink()
     os.kill(lost, signal.SIGKILL)
     await until(lambda: spawner._deaths)
     talks.append(await Conversation(spawner).start(model))
+    gate.touch()
     await until(lambda: spawner._process and not spawner._process._pending)
     talks.append(await Conversation(spawner).start(model))
     parents = [psutil.Process(talk.process.pid).ppid() for talk in talks[1:]]

@@ -58,7 +58,7 @@ def test_errors_of_cuda_fail_the_load(message, kind):
 
 def test_every_size_is_computed_to_its_end_where_errors_are_noticed(gpus):
     """The time that warming up may take is that of the GPU's work, not of launching it."""
-    assert readiness.warm_up(lambda _rows: None, (2,), 4, GPU)
+    assert readiness.warm_up(lambda _rows: None, (2,), 4, GPU, long=60.0)
     assert gpus.calls.count("synchronize") == 3
 
     with pytest.raises(RuntimeError, match=r"batches of 1 failed on the GPU: .*device-side assert"):
@@ -94,7 +94,7 @@ def test_too_large_batches_are_reported(gpus):
     notes = []
     held = []
 
-    assert readiness.warm_up(taking(gpus, GIB, held), (2,), 24, GPU, notes.append)
+    assert readiness.warm_up(taking(gpus, GIB, held), (2,), 24, GPU, notes.append, long=60.0)
     (line,) = notes
     assert line.startswith("Batches of 24 do not fit into the GPU's memory, those of 8 do: OutOfMemoryError")
     assert len(held) == len(readiness.sizes(24))

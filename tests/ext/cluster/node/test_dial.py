@@ -87,7 +87,6 @@ def serve():
 @pytest.fixture(autouse=True)
 def impatience(monkeypatch):
     monkeypatch.setattr(dial_module, "PAUSES", (0.01, 0.01))
-    monkeypatch.setattr(dial_module, "DIAL_TIME", 1.0)
 
 
 def greet(connection, invitation):
