@@ -5,14 +5,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import grpc
-from tests.e2e.serving import Home, Server, free_port
+from tests.e2e.serving import PATIENCE, Home, Server, free_port
 
 from modelserver.ext.grpc.messages import message, message_class, service
 
 TORCHSERVE = "org.pytorch.serve.grpc."
 INFERENCE = f"{TORCHSERVE}inference."
 MANAGEMENT = f"{TORCHSERVE}management."
-PATIENCE = 60.0
 
 
 def grpc_server(folder: Path, model_store: Path, **settings: object) -> Server:

@@ -20,6 +20,7 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
 
@@ -405,6 +406,16 @@ class Server:
             return self.inference.post(f"/predictions/{name}", json=body, **arguments)
         return self.inference.post(f"/predictions/{name}", content=body, **arguments)  # type: ignore[arg-type]
 
+    @contextlib.contextmanager
+    def occupied(self, pool: Executor, name: str, file: Path) -> Iterator[Future[httpx.Response]]:
+        """A worker of ``obey`` computes a request until the block ends, which the file tells it."""
+        future = pool.submit(self.predict, name, {"do": "wait", "file": str(file)})
+        try:
+            self.wait_busy(name)
+            yield future
+        finally:
+            file.touch()
+
     def v1(self, name: str, instances: object, **fields: object) -> httpx.Response:
         return self.inference.post(f"/v1/models/{name}:predict", json={"instances": instances, **fields})
 
@@ -422,6 +433,15 @@ class Server:
             lambda: [w["status"] for w in self.describe(name)["workers"]].count("READY") == workers,
             f"{name} has {workers} workers",
         )
+
+    def wait_busy(self, name: str, batches: int = 1) -> None:
+        """Until its workers have so many: those that they compute, and the next."""
+        count = functools.partial(self.metric, "modelserver_batches_in_flight", model_name=name)
+        wait_until(lambda: count() >= batches, f"{name} is busy")
+
+    def wait_arrived(self, name: str, requests: int) -> None:
+        count = functools.partial(self.metric, "ts_inference_requests_total", model_name=name)
+        wait_until(lambda: count() >= requests, f"{requests} requests have come for {name}")
 
     def wait_pending(self, name: str, requests: int) -> None:
         wait_until(

@@ -70,10 +70,10 @@ def test_an_answer_that_is_not_read(server, listener, query):
     before = server.memory()
     with connect(server.port_of(listener), 30, small=True) as client:
         held = server.sockets_to([client])
+        began = time.monotonic()
         client.sendall(query)
         assert client.recv(100).startswith(b"HTTP/1.1 200 ")
         assert len(held) == 1
-        began = time.monotonic()
         wait_until(lambda: is_cut_off(server, held), "it is cut off", PATIENCE)
         assert time.monotonic() - began > SEND_TIMEOUT / 2
         assert len(everything(client)) < SIZE
@@ -147,7 +147,7 @@ def test_a_client_that_is_gone_while_nothing_is_read(server):
     server.registered("obey.mar", model_name="busy")
     with connect(server.port) as connection:
         connection.sendall(ask("/predictions/busy", {"do": "sleep", "seconds": 60}) * 2)
-        wait_until(lambda: server.metric("modelserver_batches_in_flight", model_name="busy") >= 1, "it runs")
+        server.wait_busy("busy")
         held = server.sockets_to([connection])
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 

@@ -179,9 +179,7 @@ def test_killed_server_places_its_models_anew(tmp_path, model_store):
         with ThreadPoolExecutor(4) as pool:
             order = {"do": "sleep", "seconds": 0.5}
             futures = [pool.submit(server.predict, "obey", order) for _ in range(4)]
-            wait_until(
-                lambda: server.metric("ts_inference_requests_total", model_name="obey") == 4, "all are there"
-            )
+            server.wait_arrived("obey", 4)
             server.process.send_signal(signal.SIGTERM)
             assert [each.result().status_code for each in futures] == [200] * 4
         server.started_again()

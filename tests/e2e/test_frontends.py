@@ -243,7 +243,7 @@ def test_front_ends_end_with_a_killed_server(start_server, pool, tmp_path):
     server = start_server(frontend_processes=2).registered("obey.mar")
     processes = front_ends(server)
     future = pool.submit(server.predict, "obey", {"do": "sleep", "seconds": 20})
-    wait_until(lambda: server.metric("modelserver_batches_in_flight", model_name="obey") == 1, "it is busy")
+    server.wait_busy("obey")
     server.process.kill()
     server.process.wait(5)
 

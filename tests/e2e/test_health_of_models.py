@@ -2,9 +2,15 @@
 
 from tests.e2e.serving import archived, wait_until
 
-SLEEPY = (
-    "import time\n\ntime.sleep(1.5)\n\ndef handle(data, context):\n    return ['loaded'] * len(data or ())\n"
-)
+GATED = """
+import time
+from pathlib import Path
+
+def handle(data, context):
+    while not Path({gate!r}).exists():
+        time.sleep(0.01)
+    return data and ["loaded"] * len(data)
+"""
 
 
 def probes(server, *models):
@@ -14,7 +20,7 @@ def probes(server, *models):
     return [server.inference.get(path).status_code for path in paths]
 
 
-def test_probes_follow_the_models(server, model_store):
+def test_probes_follow_the_models(server, model_store, tmp_path):
     """A server without models is ready. Until a model is loaded, describe says LOADING and readiness no, of
     the server and the model, while /ping says Healthy, as TorchServe's does. One that cannot load is FAILED,
     with the reason, and is not tried again (F40).
@@ -24,7 +30,7 @@ def test_probes_follow_the_models(server, model_store):
         assert client.get("/readyz").text == '{\n  "status": "Ready"\n}\n'
         assert client.head("/readyz").status_code == 200
         assert client.post("/readyz").status_code == 405
-    archived(model_store, "late", SLEEPY)
+    archived(model_store, "late", GATED.format(gate=str(tmp_path / "gate")))
     assert server.register("late.mar", synchronous=False).status_code == 202
     loading = probes(server, "late")
     message = server.inference.get("/readyz").json()["message"]
@@ -32,6 +38,7 @@ def test_probes_follow_the_models(server, model_store):
 
     assert (described, loading) == ("LOADING", [200, 200, 503, 503, 503, 503])
     assert message == "Not ready: 1 of 1 models have no loaded worker."
+    (tmp_path / "gate").touch()
     wait_until(lambda: server.inference.get("/readyz").status_code == 200, "it is ready")
     assert server.describe("late")["workers"][0]["status"] == "READY"
     assert probes(server, "late") == [200] * 6

@@ -11,6 +11,7 @@ from tests import tiny_models
 from tests.e2e.chunks import ChunkReader
 from tests.e2e.grpc_client import channel, grpc_settings, oip, stub
 from tests.e2e.serving import MODEL_CODE, ROOT, Home, Server, archived, serving, wait_until
+from tests.e2e.test_health_of_models import GATED
 from tests.e2e.test_openai import PRETENDED
 from tests.e2e.test_serve import write_onnx
 
@@ -164,17 +165,6 @@ def test_child_processes_count_and_end_with_their_worker(server):
 
     assert parking["memory"] > 100 << 20
     assert parking["need"] == parking["memory"] == server.describe("engine")["parking"]["need"]
-
-
-GATED = """
-import time
-from pathlib import Path
-
-def handle(data, context):
-    while not Path({gate!r}).exists():
-        time.sleep(0.01)
-    return data and ["loaded"] * len(data)
-"""
 
 
 def test_first_requests_wait_within_their_bounds(tmp_path):

@@ -353,7 +353,7 @@ def test_streams_have_until_the_end_of_the_drain(start_server, tmp_path):
         server.inference.stream("POST", "/v1/chat/completions", json=body) as answer,
     ):
         waiting = executor.submit(embed)
-        wait_until(lambda: server.metric("ts_inference_requests_total", model_name="letters") == 1, "waits")
+        server.wait_arrived("letters", 1)
         parts = answer.iter_text()
         text = next(parts)
         server.terminate()

@@ -129,7 +129,7 @@ def test_requests_that_wait_are_served_by_the_old_archive(model):
     with ThreadPoolExecutor(8) as clients:
         arrived = model.metric("ts_inference_requests_total", model_name="m") + 8
         futures = [clients.submit(model.predict, "m", b"0.1") for _ in range(8)]
-        wait_until(lambda: model.metric("ts_inference_requests_total", model_name="m") == arrived, "all wait")
+        model.wait_arrived("m", arrived)
         assert replace(model, "c.mar").status_code == 200
         late = model.predict("m", b"x")
         responses = [each.result() for each in futures]

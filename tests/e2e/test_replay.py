@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -223,7 +222,7 @@ def test_nothing_is_lost_at_the_end(server, tmp_path):
     out = tmp_path / "last.msr"
     with recording(server, out) as process, ThreadPoolExecutor(1) as pool:
         pending = pool.submit(server.predict, "rows", b'{"wait": 1, "value": 7}', headers=JSON)
-        time.sleep(0.2)
+        server.wait_busy("rows")
         for value in range(3):
             assert server.predict("mirror", b"%d" % value).status_code == 200
         process.send_signal(signal.SIGTERM)

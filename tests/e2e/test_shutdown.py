@@ -8,15 +8,12 @@ from tests.e2e.serving import wait_until
 from tests.waiting import is_alive
 
 
-def send(server, count, pool, seconds):
-    """Requests that keep one worker busy; returns when all are accepted."""
+def send(server, count, pool, file):
+    """Requests that keep one worker busy until there is a file; returns when all are accepted."""
     before = server.metric("ts_inference_requests_total", model_name="obey")
-    orders = [{"do": "sleep", "seconds": seconds, "token": number} for number in range(count)]
+    orders = [{"do": "wait", "file": str(file), "token": number} for number in range(count)]
     futures = [pool.submit(server.predict, "obey", order) for order in orders]
-    wait_until(
-        lambda: server.metric("ts_inference_requests_total", model_name="obey") >= before + count,
-        "the requests are accepted",
-    )
+    server.wait_arrived("obey", before + count)
     return futures
 
 
@@ -28,7 +25,7 @@ def refuses(server):
     return False
 
 
-def test_drained_server_answers_what_it_accepted(start_server, pool):
+def test_drained_server_answers_what_it_accepted(start_server, pool, tmp_path):
     """After SIGTERM new connections are refused and idle ones closed, and what was accepted is answered: a
     batch that still gathers goes at once. Then the server ends with status 0, and what its handlers had
     started with it (F45, F49).
@@ -39,10 +36,10 @@ def test_drained_server_answers_what_it_accepted(start_server, pool):
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as idle:
         idle.sendall(b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n")
         assert idle.recv(4096).startswith(b"HTTP/1.1 200")
-        futures = send(server, 10, pool, 0.1)
+        futures = send(server, 10, pool, tmp_path / "over")
         server.terminate()
         wait_until(lambda: refuses(server), "new connections are refused")
-        assert not all(future.done() for future in futures)
+        (tmp_path / "over").touch()
         responses = [future.result(20) for future in futures]
         assert b"HTTP/1.1" not in everything(idle)  # it comes to its end
 
@@ -52,11 +49,11 @@ def test_drained_server_answers_what_it_accepted(start_server, pool):
     assert not any(map(is_alive, programs))
 
 
-def test_drain_timeout_ends_what_is_not_done(start_server, pool):
+def test_drain_timeout_ends_what_is_not_done(start_server, pool, tmp_path):
     """Such requests get an error, and the server ends; models that load do not keep it (F49)."""
     server = start_server(drain_timeout="0.5").registered("obey.mar")
     server.register("slow_start.mar", synchronous=False)
-    futures = send(server, 3, pool, 30)
+    futures = send(server, 3, pool, tmp_path / "never")
     server.terminate()
 
     assert server.process.wait(10) == 0
@@ -68,7 +65,7 @@ def test_drain_timeout_ends_what_is_not_done(start_server, pool):
 def test_second_sigterm_ends_the_server_at_once(tmp_path, start_server, pool):
     """The server's workers end with it (F49)."""
     server = start_server().registered("obey.mar")
-    futures = send(server, 2, pool, 20)
+    futures = send(server, 2, pool, tmp_path / "never")
     server.terminate()
     wait_until(lambda: "Stopping" in server.home.log(), "it drains")
     server.process.send_signal(signal.SIGTERM)

@@ -74,10 +74,6 @@ def wait_sequences(server, name, **counts):
     wait_until(lambda: counts.items() <= server.describe(name)["sequences"].items(), f"{name} has {counts}")
 
 
-def wait_running(server, name):
-    wait_until(lambda: server.metric("modelserver_batches_in_flight", model_name=name), "it runs")
-
-
 def test_many_sequences_share_batches(server, model, pool):
     """Interleaved sequences keep their order and their worker (F23)."""
     name = model("wide")
@@ -127,7 +123,7 @@ def test_killed_worker_loses_its_sequences(server, model, pool):
     lost = [sequence for sequence, pid in homes.items() if pid == victim]
     others = [sequence for sequence in homes if sequence not in lost]
     running = pool.submit(send, server, name, lost[0], {"sleep": 3})
-    wait_running(server, name)
+    server.wait_busy(name)
     waiting = [pool.submit(send, server, name, sequence) for sequence in lost]
     wait_sequences(server, name, waiting=len(lost))
     os.kill(victim, signal.SIGKILL)
@@ -149,7 +145,7 @@ def test_killed_worker_loses_its_sequences(server, model, pool):
     assert len({step(server, name, f"later-{number}")["pid"] for number in range(8)}) == 2
 
 
-def test_job_ticket_needs_an_idle_worker(server, model, pool):
+def test_job_ticket_needs_an_idle_worker(server, model, pool, tmp_path):
     """With useJobTicket a request that no idle worker could take is refused at once (reference 8.8); with
     clientTimeoutInMills a request is answered 504 when the time is over, where TorchServe never answers
     (F33, F34), and the worker is kept.
@@ -157,27 +153,26 @@ def test_job_ticket_needs_an_idle_worker(server, model, pool):
     name = model("tickets", initial_workers=1)
     described = server.describe(name)
     assert (described["useJobTicket"], described["clientTimeoutInMills"]) == (True, 600)
-    assert server.predict(name, {"do": "nothing"}).status_code == 200
-    running = pool.submit(server.predict, name, {"do": "sleep", "seconds": 1})
-    wait_running(server, name)
-    refused = server.predict(name, {"do": "nothing"})
+    wait_until(lambda: server.predict(name, {"do": "nothing"}).status_code == 200, "it is served in time")
+    with server.occupied(pool, name, tmp_path / "over") as running:
+        refused = server.predict(name, {"do": "nothing"})
+        assert running.result().status_code == 504
 
     assert (refused.status_code, refused.json()["type"]) == (503, "ServiceUnavailableException")
-    assert running.result().status_code == 504
     wait_until(lambda: server.predict(name, {"do": "nothing"}).status_code == 200, "the worker is kept")
 
 
-def test_sequences_share_a_continuous_batch(server, model, pool):
+def test_sequences_share_a_continuous_batch(server, model, pool, tmp_path):
     """Sequences share a worker's continuous batch; a request waits for the one before it in its sequence."""
     name = model("continuous")
-    orders = [("a", 40), ("a", 1), ("b", 1)]
+    one, over = {"add": 1, "parts": 1}, tmp_path / "over"
     futures = []
-    for sequence, parts in orders:
-        futures.append(pool.submit(send, server, name, sequence, {"add": 1, "parts": parts}))
-        wait_until(
-            lambda: server.metric("ts_inference_requests_total", model_name=name) == len(futures), "sent"
-        )
-    first, second, other = (future.result() for future in futures)
+    for sequence, order in (("a", {**one, "until": str(over)}), ("a", one), ("b", one)):
+        futures.append(pool.submit(send, server, name, sequence, order))
+        server.wait_arrived(name, len(futures))
+    other = futures[2].result()
+    over.touch()
+    first, second = (future.result() for future in futures[:2])
 
     assert first.text.split()[0] == "1/1"
     assert "1/2" in first.text

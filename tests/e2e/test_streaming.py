@@ -101,7 +101,9 @@ def test_failure_after_the_first_part_closes_the_connection(server, generator):
 
     assert server.metric("modelserver_broken_off_total") == broken + 1
     assert server.metric("Requests5XX") == errors + 1
-    assert server.home.log().count(f"Request {headers['x-request-id']}: the answer broke off") == 1
+    line = f"Request {headers['x-request-id']}: the answer broke off"
+    server.home.wait_for_log(line)
+    assert server.home.log().count(line) == 1
     assert server.predict("parts", {"parts": [], "last": "ok"}).text == "ok"
     assert server.describe("parts")["workers"][0]["pid"] == pid
 

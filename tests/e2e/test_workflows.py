@@ -58,7 +58,8 @@ def told(data, context):
 def waits(data, context):
     if data:
         open(WAITED, "a").write("begun;")
-        time.sleep(float(text(data[0]["body"])))
+        while not os.path.exists(text(data[0]["body"])):
+            time.sleep(0.01)
         return ["waited"]
 """
 SPECIFICATIONS = {
@@ -179,14 +180,15 @@ def test_a_row_that_fails_fails_alone(server):
     leave(server, "pairs")
 
 
-def test_a_model_goes_while_requests_are_on_their_way(server, store):
+def test_a_model_goes_while_requests_are_on_their_way(server, store, tmp_path):
     """Requests that reach its node get an error that names it; those before are answered."""
     entered(server, "waits")
     (store / "waited.txt").unlink(missing_ok=True)
     with ThreadPoolExecutor(1) as pool:
-        pending = pool.submit(ask, server, "waits", "1")
+        pending = pool.submit(ask, server, "waits", str(tmp_path / "over"))
         wait_until((store / "waited.txt").exists, "the first node runs")
         server.unregister("waits__join")
+        (tmp_path / "over").touch()
 
         answer = pending.result()
         assert (answer.status_code, answer.json()["message"]) == (500, "Error executing join")
@@ -217,8 +219,11 @@ def test_workflows_come_back_after_a_restart(store, tmp_path):
         assert server.management.put("/models/told__told/traffic", json=weights).status_code == 200
         assert enter(server, "branches.war", workflow_name="gone").status_code == 200
         entered(server, "waits")
-        pending = pool.submit(ask, server, "waits", "0.5")
+        pending = pool.submit(ask, server, "waits", str(tmp_path / "over"))
         wait_until(waited.exists, "the first node runs")
+        server.terminate()
+        server.home.wait_for_log("Stopping")
+        (tmp_path / "over").touch()
         assert server.stop() == 0
         assert pending.result().status_code == 200
     (store / "branches.war").rename(store / "other.war")

@@ -43,7 +43,7 @@ class Obey:
         """Until there is this file."""
         while not os.path.exists(order["file"]):
             time.sleep(0.005)
-        return {"pid": os.getpid()}
+        return {"pid": os.getpid(), "token": order.get("token")}
 
     def do_raise(self, order, index):
         raise ValueError(order.get("text", "as it was told"))

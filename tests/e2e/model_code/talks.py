@@ -1,21 +1,26 @@
-"""Sequences with continuous batching: `{"add", "parts"}` is the sum so far, in that many parts."""
+"""Sequences with continuous batching: `{"add", "parts"}` is the sum so far, in that many parts.
 
+Those before there is a file named ``until`` do not count.
+"""
+
+import os
 import time
 
 
 class Talks:
     def initialize(self, context):
         self.sums = {}
-        self.left = {}
+        self.left, self.until = {}, {}
 
     def handle(self, data, context):
         answers, criteria = [], []
         for idx, row in enumerate(data):
             request, sequence = context.get_request_id(idx), context.get_sequence_id(idx)
             if row:
-                self.sums[sequence] = self.sums.get(sequence, 0) + row["body"]["add"]
-                self.left[request] = row["body"]["parts"]
-            self.left[request] -= 1
+                order = row["body"]
+                self.sums[sequence] = self.sums.get(sequence, 0) + order["add"]
+                self.left[request], self.until[request] = order["parts"], order.get("until", "/")
+            self.left[request] -= os.path.exists(self.until[request])
             if self.sums[sequence] >= 100:
                 context.set_response_header(idx, context.header_key_sequence_end, sequence)
             answers.append(f"{self.sums[sequence]}/{len(data)} ")
