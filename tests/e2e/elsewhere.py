@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -79,16 +78,14 @@ class Elsewhere(Server):
             return []
         return [*super().workers(), *(child for agent in self.agents() for child in _children(agent))]
 
-    def ready(self, name: str) -> int:
-        return [worker["status"] for worker in self.describe(name)["workers"]].count("READY")
+    def pids(self, name: str) -> set[int]:
+        """The processes of its workers that are ready."""
+        return {worker["pid"] for worker in self.describe(name)["workers"] if worker["status"] == "READY"}
 
-    def wait_lost_and_replaced(self, name: str, lost: int, of: int) -> tuple[float, float]:
-        """Seconds until this many workers were missed, and until all were there again."""
-        began = time.monotonic()
-        wait_until(lambda: self.ready(name) <= of - lost, f"{lost} of {name}'s workers are missed")
-        noticed = time.monotonic() - began
-        wait_until(lambda: self.ready(name) == of, f"{name} has {of} workers again")
-        return noticed, time.monotonic() - began
+    def wait_replaced(self, name: str, before: set[int], lost: int = 1) -> None:
+        """Until so many of these workers are gone, and as many are ready as there were."""
+        wait_until(lambda: len(before - self.pids(name)) >= lost, f"{lost} of {name}'s workers are missed")
+        wait_until(lambda: len(self.pids(name)) == len(before), f"{name} has {len(before)} workers again")
 
     @contextlib.contextmanager
     def detour(self) -> Iterator[Proxy]:

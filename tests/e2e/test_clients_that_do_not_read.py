@@ -83,10 +83,11 @@ def test_an_answer_that_is_not_read(server, listener, query):
 
 
 @pytest.mark.parametrize("who", ["connection", "handler"])
-def test_a_stream_that_is_not_read(server, tmp_path, who):
+def test_a_stream_that_is_not_read(request, tmp_path, who):
     """Whoever has enough of it first, the limit of the connection or that of the handler: the handler's work
     stops, the connection ends, others are served meanwhile, and little is held for it.
     """
+    server = request.getfixturevalue("server" if who == "connection" else "bounded")
     server.registered("parts.mar", model_name=who, response_timeout=1 if who == "handler" else 60)
     notes = tmp_path / "notes"
     before = most = server.memory()

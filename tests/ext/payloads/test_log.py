@@ -50,7 +50,7 @@ def settled(log):
 
 async def test_events_above_the_limits_are_dropped(sink, caplog):
     sink.gate.clear()
-    log = log_to(sink.url, events=3, nbytes=100, body=80)
+    log = log_to(sink.url, timeout=60.0, events=3, nbytes=100, body=80)
     started = time.monotonic()
     with caplog.at_level(logging.WARNING):
         log.put(event(0, bytes(81)))
@@ -59,7 +59,7 @@ async def test_events_above_the_limits_are_dropped(sink, caplog):
         for number in range(3, 6):
             log.put(event(number))
 
-    assert time.monotonic() - started < 2.0
+    assert time.monotonic() - started < 30.0
     assert log.waiting == 3
     sink.gate.set()
     assert settled(log) == {"sent": 3, "too_large": 1, "queue_full": 2}
@@ -105,7 +105,7 @@ async def test_sink_that_is_down_or_slow_delays_nobody(sink):
     log.put(event())
 
     assert settled(log) == {"failed": 1}
-    assert len(sink.events) == 1
+    assert len(sink.wait(1)) == 1
     await log.close(5.0)
 
 

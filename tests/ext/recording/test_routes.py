@@ -3,6 +3,7 @@ from unittest.mock import Mock
 
 import httpx
 import pytest
+from tests.waiting import until
 
 from modelserver.errors import BadRequest, ModelNotFound, ResourceNotFound
 from modelserver.ext.recording.entries import Frames, unpack
@@ -42,7 +43,7 @@ async def test_a_recording_is_streamed_until_it_is_ended(client, recorder):
     with pytest.raises(ResourceNotFound):
         await client.delete("/recording")
     recording = asyncio.create_task(client.post("/recording"))
-    await asyncio.sleep(0.05)
+    await until(lambda: recorder.now)
     ended = await client.delete("/recording")
     _, last = (entry for content in Frames().feed((await recording).content) for entry in unpack(content))
 
