@@ -24,14 +24,15 @@ pytestmark = pytest.mark.slow
 
 PATIENCE = 90.0
 _HANDLER = """
-import time
+import os, time
 import modelserver
 from helper import FACTOR
 
 class Doubler(modelserver.Handler):
     def predict(self, rows: list[int]) -> list[int]:
         print("batch of", len(rows), "up to", max(rows))
-        time.sleep(1.0 if 1000 in rows else 0.0)
+        while 1000 in rows and not os.path.exists(os.environ["TMPDIR"] + "/over"):
+            time.sleep(0.01)
         return [FACTOR * row for row in rows]
 
 if __name__ == "__main__":
@@ -221,9 +222,12 @@ def test_a_script_is_served_from_the_first_save_to_the_last(home):
         with ThreadPoolExecutor(1) as executor:
             slow = executor.submit(client.post, f"/predictions/{name}", json=1000)
             served.await_text("doubler | batch of 1 up to 1000")
-            output = served.end()
-            assert slow.result().json() == 3000
-            assert "Stopping: requests are answered for up to" in output
+            served.process.send_signal(signal.SIGINT)
+            served.await_text("Stopping: requests are answered for up to")
+            (home.temp / "over").touch()
+            assert served.process.wait(PATIENCE) == 0
+            assert (slow.result().json(), home.workdirs()) == (3000, [])
+    output = home.output()
 
     assert "SyntaxError: invalid syntax (helper.py, line 2)" in output
     assert f'File "{home.path}/helper.py", line 2' in output
