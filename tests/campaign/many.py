@@ -72,15 +72,26 @@ def restore(server: Server, name: str) -> None:
     register(server, name)
 
 
+def load_all(server: Server, names: list[str]) -> set[int]:
+    """The statuses of a request for each model."""
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        return set(pool.map(lambda name: server.predict(name, b"first").status_code, names))
+
+
 def disturb(report: Report, server: Server, what: str, names: list[str], seconds: float) -> None:
     """Disturbs one server; the report has the results under the name ``what``."""
     disturber = Disturber(server, names)
     tally = RecentTally(names, disturber.changed)
     # Some are popular.
     tally.models = [name for number, name in enumerate(names) for _ in range(max(1, 60 // (number + 1)))]
-    # What is kept of a model from its first load on is no growth.
-    with ThreadPoolExecutor(CLIENTS) as pool:
-        first = set(pool.map(lambda name: server.predict(name, b"first").status_code, names))
+    # What is kept of both versions, from their first load on and after they are gone, is no growth.
+    first = load_all(server, names)
+    for name in names:
+        server.management.put(f"/models/{name}", params={"url": "witness-v2.mar", "synchronous": "true"})
+    first |= load_all(server, names)
+    for name in names:
+        restore(server, name)
+    first |= load_all(server, names)
     report.hold(first == {200}, f"{what}: first requests were answered with {sorted(first)}")
     warm = time.monotonic() + min(20.0, seconds / 4)
     ask_by_http(server, tally, CLIENTS, lambda: time.monotonic() < warm, PAUSE)
