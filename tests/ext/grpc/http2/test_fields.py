@@ -1,7 +1,7 @@
 import pytest
 from hpack import Decoder, Encoder
 from hpack.exceptions import HPACKError
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from modelserver.ext.grpc.http2.fields import _LARGEST_KNOWN, _MOST_KNOWN, FieldDecoder
@@ -22,7 +22,13 @@ def outcome(decode, block):
         return None
 
 
+_HEAD = [("content-type", "application/grpc"), ("a", "")]
+
+
 @given(st.lists(FIELDS, max_size=30))
+@example(
+    [([], False, 0), (_HEAD, True, None), ([], False, 300), (_HEAD, True, None), ([("a", "")], False, None)]
+)
 def test_remembered_blocks_are_read_right(messages):
     """Whatever clients send, repeat and leave out of the table: the fields are those of a plain decoder."""
     encoder, plain, decoder = Encoder(), Decoder(), FieldDecoder(1 << 16, tuple)

@@ -57,9 +57,11 @@ class FieldDecoder:
         except HPACKError as error:
             raise Http2Error(Code.COMPRESSION_ERROR, str(error)) from error
         value = self._read(fields)
-        if len(table) != size or (table and table[0] is not newest):
+        # What a table was too small for would be added after a resize.
+        resizes = bool(block) and block[0] & _RESIZES == _RESIZE
+        if resizes or len(table) != size or (table and table[0] is not newest):
             self._known.clear()
-        elif block and block[0] & _RESIZES != _RESIZE and len(block) + _size(fields) <= _LARGEST_KNOWN:
+        elif block and len(block) + _size(fields) <= _LARGEST_KNOWN:
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
             self._known[block] = value
