@@ -19,9 +19,9 @@ from tests.differential.chapters import chapters
 from tests.differential.differences import expected_of
 from tests.differential.replay import recorded
 
-from modelserver.ext.triton.routes import add_triton
+from modelserver.ext.triton.routes import add_routes as add_triton
 from modelserver.ext.workflows.extension import PATHS as WORKFLOW_PATHS
-from modelserver.ext.workflows.routes import add_workflow_inference, add_workflow_management
+from modelserver.ext.workflows.routes import add_inference, add_management
 from modelserver.models.settings.settings import KEYS, Settings
 from modelserver.run.cli import build_parser
 from modelserver.surface.api.app import build_app
@@ -420,8 +420,8 @@ def is_there(endpoint: Endpoint) -> bool:
     tokens: Any = object()
     services = Services(nothing, nothing, settings, tokens, *[nothing] * 4)
     added = {
-        "management": [lambda app, _: add_workflow_management(app, nothing, model_api=True)],
-        "inference": [add_triton, lambda app, _: add_workflow_inference(app, nothing)],
+        "management": [lambda app, _: add_management(app, nothing, model_api=True)],
+        "inference": [add_triton, lambda app, _: add_inference(app, nothing)],
     }
     app = build_app({role}, services, added.get(role, []))
     scope = {"type": "http", "path": path, "method": endpoint.method, "headers": []}

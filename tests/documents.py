@@ -5,17 +5,9 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
-from modelserver.ext.docs.page import add_page
-from modelserver.ext.events.routes import Followers, add_events
+from modelserver.ext.events.routes import Followers
 from modelserver.ext.events.store import EventStore
-from modelserver.ext.frontends.routes import add_front_ends
-from modelserver.ext.openai.routes import add_models, describe_endpoints
-from modelserver.ext.parking.routes import add_parking
-from modelserver.ext.recording.routes import add_recording
-from modelserver.ext.repository.routes import add_repository
-from modelserver.ext.rollout.routes import add_traffic
-from modelserver.ext.triton.routes import add_triton
-from modelserver.ext.workflows.routes import add_workflow_inference, add_workflow_management
+from modelserver.extension import Host
 from modelserver.surface.api.app import build_app
 from modelserver.surface.api.application import Application
 from modelserver.surface.api.services import Services
@@ -28,25 +20,28 @@ def listener(kind: str, *, tokens=None, recorder=None, registry=None, **changed)
     values = {"enable_model_api": True, "ts_open_inference_protocol": True, "as_torchserve": False, **changed}
     services = Services(registry, object(), SimpleNamespace(**values), tokens, *(None,) * 4)
     roles: set[Any] = {"inference", "management", "metrics"} if kind == "all" else {kind}
-    nothing = None
-    added: list[Any] = [lambda app, _: add_page(app)]
-    if "management" in roles:
-        events = EventStore(None, lambda *_: False, lambda: None)
-        added.append(lambda app, _: add_events(app, events, Followers(), services))
-        added.append(lambda app, _: add_front_ends(app, list))
-        added.append(lambda app, _: add_parking(app, nothing, nothing))
-        added.append(lambda app, _: add_repository(app, services, everybody=True))
-        added.append(lambda app, _: add_traffic(app, nothing, nothing))
-        added.append(lambda app, _: add_workflow_management(app, nothing, model_api=True))
-        if recorder is not None:
-            added.append(lambda app, _: add_recording(app, nothing, recorder))
-    if "inference" in roles:
-        added.append(lambda app, _: add_repository(app, services, everybody=False))
-        added.append(lambda app, _: add_workflow_inference(app, nothing))
-        added.append(lambda app, _: add_models(app, nothing))
-        added.append(lambda app, _: describe_endpoints(app))
-        if values["ts_open_inference_protocol"]:
-            added.append(lambda app, _: add_triton(app, services))
+    nothing, host = None, SimpleNamespace(added_routes=[])
+
+    def add(role: Any, module: str, *arguments: Any, **named: Any) -> None:
+        Host.routes(host, role, f"modelserver.ext.{module}", *arguments, **named)  # type: ignore[arg-type]
+
+    for role in sorted(roles):
+        add(role, "docs.page")
+    events = EventStore(None, lambda *_: False, lambda: None)
+    add("management", "events.routes", events, Followers())
+    add("management", "frontends.routes", list)
+    add("management", "parking.routes", nothing)
+    add("management", "repository.routes", everybody=True)
+    add("management", "rollout.routes", nothing)
+    add("management", "workflows.routes", nothing, "management")
+    if recorder is not None:
+        add("management", "recording.routes", recorder)
+    add("inference", "repository.routes", everybody=False)
+    add("inference", "workflows.routes", nothing, "inference")
+    add("inference", "openai.routes")
+    if values["ts_open_inference_protocol"]:
+        add("inference", "triton.routes")
+    added = [routes for role, routes in host.added_routes if role in roles]
     return build_app(roles, services, added)
 
 

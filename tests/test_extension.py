@@ -1,10 +1,11 @@
 import sys
+from functools import partial
 from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from modelserver.errors import ConfigError
-from modelserver.extension import ExtensionRow, Host, close_extensions, open_extensions
+from modelserver.extension import ExtensionRow, Host, open_extensions
 
 ANY = None
 
@@ -19,23 +20,20 @@ def events(monkeypatch):
     """What happens to three extensions; the last one cannot be opened."""
     events = []
 
-    class Extension:
-        def __init__(self, name):
-            self._name = name
+    async def extend(host, name):
+        events.append(("open", name))
+        host.closing.callback(close, name)
+        if name == "broken":
+            raise ConfigError("broken=yes is not possible")
 
-        async def open(self, _):
-            events.append(("open", self._name))
-            if self._name == "broken":
-                raise ConfigError("broken=yes is not possible")
-
-        async def close(self, grace):
-            events.append((f"close in {grace:g} s", self._name))
-            if self._name == "failing":
-                raise OSError("no close")
+    def close(name):
+        events.append(("close", name))
+        if name == "failing":
+            raise OSError("no close")
 
     for name in ("first", "failing", "second", "broken"):
         module = ModuleType(name)
-        module.Extension = lambda name=name: Extension(name)
+        module.extend = partial(extend, name=name)
         monkeypatch.setitem(sys.modules, f"modelserver.ext.{name}", module)
     return events
 
@@ -47,12 +45,13 @@ def row(name):
 async def test_extensions_are_closed_in_reverse_order(events):
     """Those that are on; the others are not even imported. A failure of one leaves none open."""
     table = {name: row(name) for name in ("first", "absent", "failing", "second")}
-    extensions = await open_extensions(table, host(first=True, failing=True, second=True))
+    extended = host(first=True, failing=True, second=True)
+    await open_extensions(table, extended)
     with pytest.raises(OSError, match="no close"):
-        await close_extensions(extensions, 2.0)
+        await extended.closing.aclose()
 
     names = ["first", "failing", "second"]
-    closed = [("close in 2 s", name) for name in reversed(names)]
+    closed = [("close", name) for name in reversed(names)]
     assert events == [("open", name) for name in names] + closed
 
 
@@ -62,4 +61,4 @@ async def test_extension_that_cannot_be_opened_ends_the_start(events):
     with pytest.raises(ConfigError, match="broken=yes"):
         await open_extensions(table, host(first=True, broken=True))
 
-    assert events[2:] == [("close in 0 s", "broken"), ("close in 0 s", "first")]
+    assert events[2:] == [("close", "broken"), ("close", "first")]

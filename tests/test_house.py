@@ -64,9 +64,9 @@ class Module:
 
 
 def _imports_by_name(call):
-    """Whether it calls ``import_module``, or has a thread call it."""
-    parts = (call.func, *call.args)
-    return "import_module" in {getattr(part, "id", getattr(part, "attr", "")) for part in parts}
+    """Whether it calls ``import_module``, has a thread call it, or names the module of routes."""
+    names = {getattr(part, "id", getattr(part, "attr", "")) for part in (call.func, *call.args)}
+    return not names.isdisjoint(("import_module", "routes"))
 
 
 def _names_among(nodes):

@@ -1,10 +1,11 @@
 """What an extension is, and what the server offers it.
 
-An extension is a folder ``ext/NAME`` with a module ``extension`` that has an ``Extension``, and a row in the
-table of :mod:`modelserver.ext`, which says with which settings it is on. One that is off is not imported.
+An extension is a folder ``ext/NAME`` with a module ``extension`` that has a coroutine function ``extend``,
+and a row in the table of :mod:`modelserver.ext`, which says with which settings it is on. One that is off is
+not imported.
 
-The server opens its extensions before the first models load, and closes them last. In :meth:`Extension.open`
-an extension gets the :class:`Host`: what it may use, and where it adds what it does.
+The server calls ``extend`` before the first models load, with the :class:`Host`: what an extension may use,
+and where it adds what it does. It raises ConfigError, which ends the start, if it cannot.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ if TYPE_CHECKING:
     from modelserver.models.archives.single_file import LayOut, MakeNetwork
     from modelserver.models.archives.store import Download, ObjectStores
     from modelserver.models.builder import MakeAffinity
-    from modelserver.models.environments.packages import Install
     from modelserver.models.options.resolve import Registration
     from modelserver.models.registry import Registry
     from modelserver.models.settings.address import Address
     from modelserver.models.settings.settings import Settings
     from modelserver.models.version import ModelVersion, Router
+    from modelserver.surface.api.application import Application
     from modelserver.surface.api.services import AddRoutes, Role, Services
     from modelserver.surface.http.cors import Pairs
     from modelserver.surface.http.edge import Edge
@@ -44,19 +45,6 @@ if TYPE_CHECKING:
 
 Act: TypeAlias = "Callable[[], Awaitable[None]]"
 Listing: TypeAlias = "Callable[[], Awaitable[Sequence[Registration]]]"
-
-
-class Extension(Protocol):
-    """Something that a server can do without."""
-
-    async def open(self, host: Host) -> None:
-        """Adds what it does to the host. Raises ConfigError, which ends the start, if it cannot."""
-
-    async def close(self, grace: float) -> None:
-        """The server has answered its last request, and ends within about ``grace`` seconds.
-
-        Also called if the start has failed since :meth:`open`.
-        """
 
 
 class Listener(Protocol):
@@ -137,10 +125,10 @@ class Host:
     What extensions add is in the other fields. ``first`` is called before the first models are loaded, with a
     function that lists them, and returns those that are still to be loaded. Of each pair in ``keeps``, the
     first is awaited when the server listens, before it reports that; the second, if the first was, when it
-    has answered its last requests, before their workers end. ``certificate`` is for TLS; ``renew`` runs while
-    the server listens, and passes on those that replace it; ``spawner`` forks workers; ``lay_out`` makes
-    archives' folders of single files, ``network`` of networks of torchvision; ``install`` installs packages
-    that models need, and on other machines its module does.
+    has answered its last requests, before their workers end. ``closing`` has what is closed after that, or if
+    the start fails, what was added last first; it is to take a few seconds at most. ``certificate`` is for
+    TLS; ``renew`` runs while the server listens, and passes on those that replace it; ``spawner`` forks
+    workers; ``lay_out`` makes archives' folders of single files, ``network`` of networks of torchvision.
     """
 
     services: Services
@@ -162,13 +150,13 @@ class Host:
     settles: list[Callable[[float], Awaitable[None]]] = field(default_factory=list)
     tasks: list[Callable[[], Coroutine[Any, Any, None]]] = field(default_factory=list)
     keeps: list[tuple[Act, Act]] = field(default_factory=list)
+    closing: AsyncExitStack = field(default_factory=AsyncExitStack)
     first: Callable[[Listing], Awaitable[Sequence[Registration]]] | None = None
     certificate: Certificate | None = None
     renew: Callable[[Callable[[Certificate], None]], Coroutine[Any, Any, None]] | None = None
     spawner: StoppableForker | None = None
     lay_out: LayOut | None = None
     network: MakeNetwork | None = None
-    install: Install | None = None
 
     def __post_init__(self) -> None:
         self.settings = self.services.settings
@@ -236,11 +224,16 @@ class Host:
         """``respond`` serves the Open Inference service's method of this name over gRPC."""
         self.rpcs[name] = respond
 
-    def routes(self, role: Role, add: AddRoutes) -> None:
-        """``add`` is called with the application of the listener with this role, when it is built.
+    def routes(self, role: Role, module: str, *arguments: Any, **named: Any) -> None:
+        """``add_routes`` of the module is called with the application of the listener with this role, the
+        services and these arguments, when it is built. The module is imported then, as FastAPI is.
 
         The first route that fits serves: those of extensions come before the server's own.
         """
+
+        def add(app: Application, services: Services) -> None:
+            import_module(module).add_routes(app, services, *arguments, **named)
+
         self.added_routes.append((role, add))
 
     def mount(self, role: Role, path: str, make: Callable[[Endpoints], ASGIApp]) -> None:
@@ -264,27 +257,19 @@ class Host:
         self.tasks.append(task)
 
 
-async def open_extensions(table: Mapping[str, ExtensionRow], host: Host) -> list[Extension]:
-    """Opens those that are on, in the order of the table. Raises ConfigError after closing the others."""
+async def open_extensions(table: Mapping[str, ExtensionRow], host: Host) -> None:
+    """Extends the host by those that are on, in the order of the table.
+
+    Raises ConfigError after closing what they have opened.
+    """
     # The health check of containers imports this module, and shall take little time.
     from asyncio import to_thread  # noqa: PLC0415
 
-    extensions: list[Extension] = []
     try:
         for row in table.values():
             if row.is_on(host):
                 module = await to_thread(import_module, row.module)
-                extension: Extension = module.Extension()
-                extensions.append(extension)
-                await extension.open(host)
+                await module.extend(host)
     except BaseException:
-        await close_extensions(extensions, 0.0)
+        await host.closing.aclose()
         raise
-    return extensions
-
-
-async def close_extensions(extensions: Sequence[Extension], grace: float) -> None:
-    """Closes them, the last one first, also if some fail."""
-    async with AsyncExitStack() as stack:
-        for extension in extensions:
-            stack.push_async_callback(extension.close, grace)

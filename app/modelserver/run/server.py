@@ -33,7 +33,7 @@ from modelserver.engine.tensors.shared_memory import SharedMemory
 from modelserver.engine.wire.marks import Mark
 from modelserver.engine.workdir import work_directory
 from modelserver.errors import ConfigError
-from modelserver.extension import Act, Extension, ExtensionRow, Host, close_extensions, open_extensions
+from modelserver.extension import Act, ExtensionRow, Host, open_extensions
 from modelserver.models.builder import VersionBuilder
 from modelserver.models.loading import initial, load_first, tell_first_loads
 from modelserver.models.options.resolve import Registration
@@ -206,13 +206,13 @@ class Server:
         )
         host = Host(services, workdir, access, self._notice, self._reports.progress, spawner=self._spawner)
         host.snapshots, host.properties = self._snapshots, set_properties(self._loaded)
-        extensions = await open_all(self._extensions, host)
+        await open_all(self._extensions, host)
         builder.spawner, builder.store.network = host.spawner, host.network
-        builder.reader.lay_out, builder.install = host.lay_out, host.install
+        builder.reader.lay_out = host.lay_out
         try:
             await self._load_and_run(host, sockets)
         finally:
-            await close_extensions(extensions, _CLOSING)
+            await host.closing.aclose()
             access.close()
             host.services.off_loop.close()
         _log.info("modelserver stopped.")
@@ -357,7 +357,7 @@ class Server:
         self._stop.set()
 
 
-async def open_all(table: Mapping[str, ExtensionRow], host: Host) -> list[Extension]:
+async def open_all(table: Mapping[str, ExtensionRow], host: Host) -> None:
     """Opens the extensions. Raises ConfigError, also where tokens are required and none of them has any."""
     required = wants_tokens(host.settings, os.environ)
     host.key_file = Path.cwd() / KEY_FILE if required else None
@@ -365,11 +365,10 @@ async def open_all(table: Mapping[str, ExtensionRow], host: Host) -> list[Extens
         # The processes that extensions start inherit the environment.
         for scope in Scope:
             os.environ.pop(scope.variable, None)
-    extensions = await open_extensions(table, host)
+    await open_extensions(table, host)
     if required and host.services.tokens is None:
-        await close_extensions(extensions, 0.0)
+        await host.closing.aclose()
         raise ConfigError("Tokens are required, and no extension of this server has them.")
-    return extensions
 
 
 async def build_all(apps: Iterable[LateApp]) -> None:

@@ -13,7 +13,7 @@ from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.tensors.limits import RequestLimits
 from modelserver.engine.tensors.shared_memory import SharedMemory
 from modelserver.engine.workdir import work_directory
-from modelserver.ext.autoscaling.extension import Extension as Autoscaling
+from modelserver.ext.autoscaling.extension import LateAutoscaler
 from modelserver.ext.files.extension import lay_out, make_network
 from modelserver.ext.openai.codec import NAME, PATHS, OpenAI
 from modelserver.ext.packages.extension import environments_of
@@ -85,7 +85,7 @@ async def engine(
         builder.install = environments_of(settings, workdir).provide
         registry = Registry(builder, tells_names=settings.tells_names)
         paths = own_paths.OwnPaths(registry)
-        scale = Autoscaling().follow
+        scale = LateAutoscaler().follow
         builder.follows += [(paths.claim, lambda _: None), (scale, scale)]
         off_loop = OffLoop(settings.max_request_size)
         limits = RequestLimits(settings.max_request_instances, settings.max_request_tensors)

@@ -20,7 +20,7 @@ async def test_console_is_made_for_its_first_request(hot):
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         before = app._making
         page = await client.get("/console")
-        app.close()
+        await app.settle(0.0)
         ended = await client.get("/console/events")
 
     assert before is None

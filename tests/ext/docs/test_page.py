@@ -7,7 +7,7 @@ import httpx
 import pytest
 from tests.documents import describe_listener, listener
 
-from modelserver.ext.docs.page import CONTENT_SECURITY_POLICY, add_page, listed, render_docs
+from modelserver.ext.docs.page import CONTENT_SECURITY_POLICY, add_routes, listed, render_docs
 from modelserver.models.settings.settings import Settings
 from modelserver.surface.api.app import build_app
 from modelserver.surface.api.application import UNLISTED
@@ -122,7 +122,7 @@ def test_odd_documents_do_not_break_the_page():
 async def test_examples_go_to_the_listener_of_the_page():
     for role, port in (("inference", 8080), ("management", 8081), ("metrics", 8082)):
         services = Services(None, None, Settings(), *(None,) * 5)
-        app = build_app({role}, services, [lambda app, _: add_page(app)])
+        app = build_app({role}, services, [add_routes])
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url=f"http://host:{port}") as client:
             page = (await client.get("/docs")).text

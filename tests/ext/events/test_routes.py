@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from modelserver.errors import BadRequest
-from modelserver.ext.events.routes import Followers, Stream, add_events, read_query
+from modelserver.ext.events.routes import Followers, Stream, add_routes, read_query
 from modelserver.ext.events.store import EventStore, Query
 from modelserver.surface.api.application import Application
 
@@ -22,7 +22,7 @@ class Scene:
         self.logger = logging.Logger("x")  # noqa: LOG001 - of this test only
         self.logger.addHandler(self.store)
         app = Application()
-        add_events(app, self.store, self.followers, SimpleNamespace(tokens=None))
+        add_routes(app, SimpleNamespace(tokens=None), self.store, self.followers)
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1")
 
     def stream(self, is_allowed=lambda: True, quiet=60.0, limit=100, **query):

@@ -6,7 +6,7 @@ import pytest
 
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.errors import ConfigError
-from modelserver.ext.otel.extension import Extension
+from modelserver.ext.otel.extension import extend
 from modelserver.ext.otel.opening import OpenTelemetry, is_enabled
 from modelserver.models.settings.settings import Settings
 
@@ -36,7 +36,7 @@ async def test_missing_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
 
     with pytest.raises(ConfigError, match=r"otel=all: .*; pip install 'modelserver\[otel\]'"):
-        await Extension().open(SimpleNamespace(settings=Settings(otel="all")))
+        await extend(SimpleNamespace(settings=Settings(otel="all")))
 
 
 @pytest.mark.parametrize(

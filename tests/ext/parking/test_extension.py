@@ -5,28 +5,28 @@ from types import SimpleNamespace
 import pytest
 
 from modelserver.engine.telemetry.metrics import ServerMetrics
-from modelserver.ext.parking.extension import Extension
+from modelserver.ext.parking import extension
 from modelserver.ext.parking.keeper import Keeper
 
 
 async def opened():
-    """The extension of a server; what it does with each of its models; and its task while that listens."""
-    prepared, tasks = [], []
+    """What closes the extension; what it does with each model; and its task while the server listens."""
+    prepared, tasks, closing = [], [], contextlib.AsyncExitStack()
     host = SimpleNamespace(
         prepare=prepared.append,
         run=tasks.append,
         routes=lambda *_: None,
+        closing=closing,
         services=SimpleNamespace(metrics=ServerMetrics(hostname="h")),
         settings=SimpleNamespace(max_models_memory=1 << 30, max_device_memory=0),
     )
-    extension = Extension()
-    await extension.open(host)
-    return extension, prepared[0], tasks[0]
+    await extension.extend(host)
+    return closing, prepared[0], tasks[0]
 
 
 @pytest.fixture
 def keeping(floor, monkeypatch):
-    """``keeping(wait)`` returns an extension and its task, once its keeper runs and will ``wait``."""
+    """``keeping(wait)`` returns what closes the extension, and its task, once its keeper will ``wait``."""
     runs = asyncio.Event()
 
     async def keep(wait):
@@ -35,11 +35,11 @@ def keeping(floor, monkeypatch):
             await wait()
 
         monkeypatch.setattr(Keeper, "run", run)
-        extension, prepare, task = await opened()
+        closing, prepare, task = await opened()
         running = asyncio.create_task(task())
         prepare(floor.add("a").model)
         await runs.wait()
-        return extension, running
+        return closing, running
 
     return keep
 
@@ -52,13 +52,13 @@ async def test_first_model_on_demand_makes_the_keeper(floor, monkeypatch):
         closed.append(keeper)
 
     monkeypatch.setattr(Keeper, "close", close)
-    extension, prepare, _ = await opened()
+    closing, prepare, _ = await opened()
     prepare(floor.add("a", load="at-start").model)
-    await extension.close(1.0)
+    await closing.aclose()
     assert closed == []
     model = floor.add("b").model
     prepare(model)
-    await extension.close(1.0)
+    await closing.aclose()
 
     assert [each.model for keeper in closed for each in keeper.residents] == [model]
 
@@ -73,16 +73,16 @@ async def test_requests_wait_for_models_while_the_server_drains(keeping):
         finally:
             states.append("ended")
 
-    extension, running = await keeping(wait)
+    closing, running = await keeping(wait)
     running.cancel()
     await asyncio.wait({running})
     assert states == []
-    await extension.close(1.0)
+    await closing.aclose()
 
     assert states == ["ended"]
 
 
-async def test_lost_cancellation_does_not_keep_the_server_from_stopping(keeping):
+async def test_lost_cancellation_does_not_keep_the_server_from_stopping(keeping, monkeypatch):
     """As ``asyncio.wait_for`` of Python 3.11 may lose one."""
 
     async def wait():
@@ -90,9 +90,10 @@ async def test_lost_cancellation_does_not_keep_the_server_from_stopping(keeping)
             await asyncio.Event().wait()
         await asyncio.Event().wait()
 
-    extension, running = await keeping(wait)
+    monkeypatch.setattr(extension, "GRACE", 0.0)
+    closing, running = await keeping(wait)
     # TimeoutError if it does not end.
-    await asyncio.wait_for(extension.close(0.0), 10.0)
+    await asyncio.wait_for(closing.aclose(), 10.0)
 
     running.cancel()
     await asyncio.wait({running})

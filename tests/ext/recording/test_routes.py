@@ -8,7 +8,7 @@ from tests.waiting import until
 from modelserver.errors import BadRequest, ModelNotFound, ResourceNotFound
 from modelserver.ext.recording.entries import Frames, unpack
 from modelserver.ext.recording.recorder import Recorder
-from modelserver.ext.recording.routes import add_recording
+from modelserver.ext.recording.routes import add_routes
 from modelserver.surface.api.application import Application
 
 
@@ -25,9 +25,9 @@ def client(recorder):
         if name != "m":
             raise ModelNotFound(name)
 
-    registry = Mock(get=get, workflows={"w": None})
+    services = Mock(registry=Mock(get=get, workflows={"w": None}))
     app = Application()
-    add_recording(app, registry, recorder)
+    add_routes(app, services, recorder)
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1")
 
 

@@ -9,7 +9,7 @@ from tests.ext.rollout.doubles import Version
 
 from modelserver.errors import BadRequest
 from modelserver.ext.rollout.plan import Plan, patched
-from modelserver.ext.rollout.routes import add_traffic, describe_shadows, describe_traffic
+from modelserver.ext.rollout.routes import add_routes, describe_shadows, describe_traffic
 from modelserver.ext.rollout.shadow import Difference
 from modelserver.ext.rollout.traffic import ModelTraffic
 from modelserver.surface.api.application import Application
@@ -103,7 +103,7 @@ async def test_routes_change_what_they_say(model):
 
     registry, router = SimpleNamespace(get=lambda _: model), SimpleNamespace(change=change, drop=drop)
     app = Application()
-    add_traffic(app, registry, router)
+    add_routes(app, SimpleNamespace(registry=registry), router)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
         answers = [
             await client.get("/models/m/traffic"),

@@ -1,4 +1,5 @@
 import os
+from contextlib import AsyncExitStack
 from dataclasses import make_dataclass
 from types import SimpleNamespace
 
@@ -6,7 +7,6 @@ import pytest
 
 from modelserver.errors import ConfigError
 from modelserver.ext import EXTENSIONS
-from modelserver.extension import close_extensions
 from modelserver.models.settings.settings import Settings
 from modelserver.run.server import open_all
 
@@ -20,14 +20,15 @@ async def test_tokens_leave_the_environment(tmp_path, monkeypatch, is_on):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MODELSERVER_INFERENCE_TOKEN", "given-token")
     settings, services = Settings(disable_token_authorization=not is_on), Services(None)
-    host = SimpleNamespace(settings=settings, services=services, run=lambda _: None)
+    closing = AsyncExitStack()
+    host = SimpleNamespace(settings=settings, services=services, run=lambda _: None, closing=closing)
     if is_on:
         with pytest.raises(ConfigError, match="Tokens are required"):
             await open_all({}, host)
-    extensions = await open_all(TABLE, host)
+    await open_all(TABLE, host)
 
     assert "MODELSERVER_INFERENCE_TOKEN" not in os.environ
-    assert (len(extensions), host.services.tokens is not None) == (is_on, is_on)
+    assert (host.services.tokens is not None) is is_on
     assert os.listdir() == ["key_file.json"] * is_on
-    await close_extensions(extensions, 0.0)
+    await closing.aclose()
     assert os.listdir() == []

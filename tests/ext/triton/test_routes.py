@@ -5,7 +5,7 @@ import pytest
 from tests.ext.triton.test_regions import services_with
 
 from modelserver.errors import BadRequest, MethodNotAllowed, ModelNotFound
-from modelserver.ext.triton.routes import add_triton
+from modelserver.ext.triton.routes import add_routes
 from modelserver.surface.api.application import Application
 
 
@@ -24,7 +24,7 @@ def client(host="127.0.0.1"):
     app = Application()
     services = services_with("/")
     services.registry = NoModels()
-    add_triton(app, services)
+    add_routes(app, services)
     transport = httpx.ASGITransport(app=app, client=(host, 1))
     return httpx.AsyncClient(transport=transport, base_url="http://server")
 

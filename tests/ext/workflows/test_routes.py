@@ -11,7 +11,7 @@ from tests.documents import exactly, schema_of
 
 from modelserver.errors import ModelServerError
 from modelserver.ext.workflows.errors import WorkflowNotFound
-from modelserver.ext.workflows.routes import add_workflow_inference, add_workflow_management
+from modelserver.ext.workflows.routes import add_inference, add_management
 from modelserver.ext.workflows.specification import NodeOptions, NodeSpec
 from modelserver.models.version import SavedWorkflow
 from modelserver.surface.api.application import Application
@@ -53,8 +53,8 @@ class Workflows:
 
 async def ask(method, path, workflows=None, *, model_api=True, **more):
     app = Application()
-    add_workflow_management(app, workflows, model_api=model_api)
-    add_workflow_inference(app, workflows)
+    add_management(app, workflows, model_api=model_api)
+    add_inference(app, workflows)
 
     async def show(_request, error):
         status, body = error_body(cast("ModelServerError", error))

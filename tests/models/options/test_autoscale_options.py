@@ -5,7 +5,7 @@ from tests.models.conftest import version_builder, write_model
 from tests.models.options.conftest import resolve
 
 from modelserver.errors import BadRequest
-from modelserver.ext.autoscaling.extension import Extension
+from modelserver.ext.autoscaling.extension import LateAutoscaler
 from modelserver.ext.autoscaling.scaling import ScalingRule
 from modelserver.models.changes import Change
 from modelserver.models.options.resolve import ModelOptions, Registration
@@ -45,10 +45,10 @@ def test_autoscaling_is_changed_live():
 
 
 async def test_pool_is_scaled_by_the_rule(tmp_path):
-    extension = Extension()
+    scaler = LateAutoscaler()
     write_model(tmp_path, "m", "m")
     builder = version_builder(tmp_path / "work", model_store=tmp_path)
-    builder.follows.append((extension.follow, extension.follow))
+    builder.follows.append((scaler.follow, scaler.follow))
     archive = await builder.open(Registration(url="m"))
     model = await builder.build(
         "m", Registration(url="m", autoscale=True, autoscale_target_wait=50), archive, at_startup=False

@@ -11,17 +11,17 @@ if TYPE_CHECKING:
     from modelserver.ext.autoscaling.autoscaler import Autoscaler
 
 
-class Extension:
-    """Always on: any model may set ``autoscale``. The rest is imported for the first one."""
+async def extend(host: Host) -> None:
+    """Always on: any model may set ``autoscale``."""
+    follow = LateAutoscaler().follow
+    host.prepare(follow, changed=follow)
+
+
+class LateAutoscaler:
+    """An autoscaler that is imported for the first model that needs it."""
 
     def __init__(self) -> None:
         self._autoscaler: Autoscaler | None = None
-
-    async def open(self, host: Host) -> None:
-        host.prepare(self.follow, changed=self.follow)
-
-    async def close(self, grace: float) -> None:
-        """Pools that are closed are followed no longer."""
 
     def follow(self, model: ModelVersion) -> None:
         """Scales the workers of a version as its options say."""

@@ -215,15 +215,7 @@ def _advertised(host: str, ray_address: str | None) -> str:
         return str(probe.getsockname()[0])
 
 
-class Extension:
+async def extend(host: Host) -> None:
     """On unless ``worker_launcher=local``."""
-
-    def __init__(self) -> None:
-        self._stack = contextlib.AsyncExitStack()
-
-    async def open(self, host: Host) -> None:
-        show_nodes(host.services.metrics, host.registry)
-        host.launch(await self._stack.enter_async_context(open_cluster(host.settings, host.workdir)))
-
-    async def close(self, grace: float) -> None:
-        await self._stack.aclose()
+    show_nodes(host.services.metrics, host.registry)
+    host.launch(await host.closing.enter_async_context(open_cluster(host.settings, host.workdir)))

@@ -16,23 +16,18 @@ from modelserver.extension import Host
 _log = logging.getLogger("modelserver.server")
 
 
-class Extension:
+async def extend(host: Host) -> None:
     """Off with ``disable_system_metrics``; with ``system_metrics_cmd`` the server does not read the host."""
-
-    async def open(self, host: Host) -> None:
-        settings, metrics = host.settings, host.services.metrics
-        every, command = settings.metric_time_interval, command_of(settings)
-        if command is not None:
-            collector = Collector(command, settings.python or sys.executable)
-            if not settings.disable_system_metrics:
-                host.run(lambda: collect(collector, metrics, every))
-        elif not settings.disable_system_metrics:
-            gpus, of_container = settings.number_of_gpu, not settings.as_torchserve
-            monitor = SystemMonitor(number_of_gpu=gpus, of_container=of_container)
-            host.run(lambda: watch_system(monitor, metrics, every))
-
-    async def close(self, grace: float) -> None:
-        """Nothing is open."""
+    settings, metrics = host.settings, host.services.metrics
+    every, command = settings.metric_time_interval, command_of(settings)
+    if command is not None:
+        collector = Collector(command, settings.python or sys.executable)
+        if not settings.disable_system_metrics:
+            host.run(lambda: collect(collector, metrics, every))
+    elif not settings.disable_system_metrics:
+        gpus, of_container = settings.number_of_gpu, not settings.as_torchserve
+        monitor = SystemMonitor(number_of_gpu=gpus, of_container=of_container)
+        host.run(lambda: watch_system(monitor, metrics, every))
 
 
 async def watch_system(monitor: SystemMonitor, metrics: ServerMetrics, every: float) -> None:

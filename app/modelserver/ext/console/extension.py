@@ -15,38 +15,23 @@ from modelserver.extension import Endpoints, Host
 from modelserver.models.version import ModelVersion
 
 
-class Extension:
+async def extend(host: Host) -> None:
     """On with ``enable_console``."""
+    # As the log files.
+    folder = Path(os.environ.get("LOG_LOCATION") or "logs")
+    ring, minutes = LogRing(folder if host.settings.log_files else None), Minutes(host.registry)
+    ring.attach()
+    host.closing.callback(ring.detach)
 
-    def __init__(self) -> None:
-        self._console: LateConsole | None = None
-        self._ring: LogRing | None = None
+    def make(endpoints: Endpoints) -> LateConsole:
+        console = LateConsole(endpoints, ring, minutes)
+        host.settle(console.settle)
+        return console
 
-    async def open(self, host: Host) -> None:
-        # As the log files.
-        folder = Path(os.environ.get("LOG_LOCATION") or "logs")
-        ring = self._ring = LogRing(folder if host.settings.log_files else None)
-        ring.attach()
-        minutes = Minutes(host.registry)
+    def prepare(model: ModelVersion) -> None:
+        arrivals_of(model, time.monotonic())
 
-        def prepare(model: ModelVersion) -> None:
-            arrivals_of(model, time.monotonic())
-
-        def make(endpoints: Endpoints) -> LateConsole:
-            self._console = LateConsole(endpoints, ring, minutes)
-            return self._console
-
-        host.mount("management", "/console", make)
-        host.prepare(prepare)
-        host.run(partial(follow_arrivals, host.registry))
-        host.run(minutes.run)
-        host.settle(self._settle)
-
-    async def _settle(self, _: float) -> None:
-        if self._console is not None:
-            self._console.close()
-
-    async def close(self, grace: float) -> None:
-        """Keeps no more lines of the log."""
-        if self._ring is not None:
-            self._ring.detach()
+    host.mount("management", "/console", make)
+    host.prepare(prepare)
+    host.run(partial(follow_arrivals, host.registry))
+    host.run(minutes.run)

@@ -39,7 +39,7 @@ class LateConsole:
         console: Console = module.Console(self._endpoints, self._ring, self._minutes)
         return console
 
-    def close(self) -> None:
+    async def settle(self, _: float) -> None:
         """Ends its streams, which would not end by themselves."""
         self._closed = True
         if self._making is not None and self._making.done():

@@ -18,6 +18,7 @@ from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotation
 from starlette.responses import HTMLResponse
 
 from modelserver.surface.api.application import Application
+from modelserver.surface.api.services import Services
 
 Document: TypeAlias = dict[str, Any]
 
@@ -56,7 +57,7 @@ th, td { border-bottom: 1px solid var(--line); }
 """
 
 
-def add_page(app: Application) -> None:
+def add_routes(app: Application, _: Services) -> None:
     """Adds the route; the page describes those that are added later, too."""
 
     async def docs(request: Request) -> HTMLResponse:

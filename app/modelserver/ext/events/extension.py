@@ -9,15 +9,11 @@ import shutil
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from modelserver.ext.events.routes import Followers
 from modelserver.ext.events.store import EventStore
 from modelserver.extension import Host
-from modelserver.surface.api.services import Services
-
-if TYPE_CHECKING:
-    from modelserver.surface.api.application import Application
 
 # Warns of disks that are nearly full: logs, snapshots and archives need room.
 
@@ -67,47 +63,36 @@ async def watch_disks(folders: Iterable[Path]) -> None:
         await asyncio.sleep(LOOKS)
 
 
-class Extension:
+async def extend(host: Host) -> None:
     """Always on: records of the log are looked at when they are logged, and requests log none."""
+    # As the log files.
+    folder = Path(os.environ.get("LOG_LOCATION") or "logs")
+    followers = Followers()
+    place = folder if host.settings.log_files else None
+    store = EventStore(place, lambda *named: named in host.registry, followers.wake)
+    followers.loop = asyncio.get_running_loop()
+    models = host.settings.model_store
+    folders = [folder, models] if isinstance(models, Path) else [folder]
 
-    def __init__(self) -> None:
-        self._followers = Followers()
-        self._store: EventStore | None = None
-
-    async def open(self, host: Host) -> None:
-        # As the log files.
-        folder = Path(os.environ.get("LOG_LOCATION") or "logs")
-        place = folder if host.settings.log_files else None
-        store = self._store = EventStore(place, lambda *named: named in host.registry, self._followers.wake)
-        self._followers.loop = asyncio.get_running_loop()
-        logging.getLogger().addHandler(store)
-        await asyncio.to_thread(store.read)
-
-        models = host.settings.model_store
-        folders = [folder, models] if isinstance(models, Path) else [folder]
-
-        async def write() -> None:
-            while not self._followers.closed:
-                following = self._followers.next_event()
-                await asyncio.to_thread(store.write)
-                await following
-
-        def add(app: Application, services: Services) -> None:
-            from modelserver.ext.events.routes import add_events  # noqa: PLC0415 - with FastAPI
-
-            add_events(app, store, self._followers, services)
-
-        host.run(write)
-        host.run(lambda: watch_disks(folders))
-        host.settle(self._settle)
-        host.routes("management", add)
-
-    async def _settle(self, _: float) -> None:
-        self._followers.close()
-
-    async def close(self, grace: float) -> None:
-        """Writes the last ones."""
-        self._followers.close()
-        if (store := self._store) is not None:
-            logging.getLogger().removeHandler(store)
+    async def write() -> None:
+        while not followers.closed:
+            following = followers.next_event()
             await asyncio.to_thread(store.write)
+            await following
+
+    async def settle(_: float) -> None:
+        followers.close()
+
+    async def close() -> None:
+        """Writes the last ones."""
+        followers.close()
+        logging.getLogger().removeHandler(store)
+        await asyncio.to_thread(store.write)
+
+    logging.getLogger().addHandler(store)
+    host.closing.push_async_callback(close)
+    await asyncio.to_thread(store.read)
+    host.run(write)
+    host.run(lambda: watch_disks(folders))
+    host.settle(settle)
+    host.routes("management", "modelserver.ext.events.routes", store, followers)

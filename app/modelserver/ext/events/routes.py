@@ -146,7 +146,7 @@ def _number(name: str, text: str, needed: str = "a whole number") -> int:
     return int(text)
 
 
-def add_events(app: Application, store: EventStore, followers: Followers, services: Services) -> None:
+def add_routes(app: Application, services: Services, store: EventStore, followers: Followers) -> None:
     """Adds the route; the management token was checked before."""
     streams: set[object] = set()
 

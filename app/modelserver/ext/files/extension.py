@@ -10,14 +10,9 @@ from modelserver.extension import Host
 from modelserver.models.archives.single_file import SingleFile
 
 
-class Extension:
+async def extend(host: Host) -> None:
     """Always on: any registration may name one. What it needs is imported for the first."""
-
-    async def open(self, host: Host) -> None:
-        host.lay_out, host.network = lay_out, make_network
-
-    async def close(self, grace: float) -> None:
-        """Nothing is open."""
+    host.lay_out, host.network = lay_out, make_network
 
 
 def lay_out(single: SingleFile, url: str, folder: str) -> None:

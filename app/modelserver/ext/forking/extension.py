@@ -6,18 +6,9 @@ from modelserver.ext.forking.spawner import Spawner, can_fork
 from modelserver.extension import Host
 
 
-class Extension:
+async def extend(host: Host) -> None:
     """On with ``worker_start=auto``."""
-
-    def __init__(self) -> None:
-        self._host: Host | None = None
-
-    async def open(self, host: Host) -> None:
-        self._host = host
-        if host.spawner is None and can_fork():
-            host.spawner = Spawner()
-
-    async def close(self, grace: float) -> None:
-        """Ends the process that forks."""
-        if self._host is not None and self._host.spawner is not None:
-            await self._host.spawner.close()
+    if host.spawner is None and can_fork():
+        host.spawner = Spawner()
+    if host.spawner is not None:
+        host.closing.push_async_callback(host.spawner.close)

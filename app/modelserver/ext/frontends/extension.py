@@ -2,52 +2,41 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from modelserver.engine.telemetry.access import AccessLog
 from modelserver.ext.frontends.messages import Setup, Tokens
 from modelserver.ext.frontends.processes import Fleet
 from modelserver.extension import Endpoints, Host
 from modelserver.models.version import ModelVersion
-from modelserver.surface.api.services import Services
-
-if TYPE_CHECKING:
-    from modelserver.surface.api.application import Application
 
 
-class Extension:
+async def extend(host: Host) -> None:
     """On with ``frontend_processes`` of 2 or more."""
+    paths: set[str] = set()
+    fleet: Fleet | None = None
 
-    def __init__(self) -> None:
-        self._fleet: Fleet | None = None
-        self._paths: set[str] = set()
-
-    async def open(self, host: Host) -> None:
-        def add(app: Application, _: Services) -> None:
-            from modelserver.ext.frontends.routes import add_front_ends  # noqa: PLC0415 - with FastAPI
-
-            add_front_ends(app, lambda: [] if self._fleet is None else self._fleet.describe())
-
-        host.listen(self._make, at=host.settings.inference_address)
-        host.prepare(self._learn)
-        host.routes("management", add)
-
-    def _make(self, endpoints: Endpoints) -> Fleet:
-        fleet = self._fleet = fleet_of(endpoints)
-        for path in self._paths:
+    def make(endpoints: Endpoints) -> Fleet:
+        nonlocal fleet
+        fleet = fleet_of(endpoints)
+        for path in paths:
             fleet.add_path(path)
         return fleet
 
-    def _learn(self, model: ModelVersion) -> None:
+    def learn(model: ModelVersion) -> None:
         """Passes a model's path to the fleet, for ever: the server refuses requests to a former model."""
         path = model.options.values["route"]
-        if path is not None and path not in self._paths:
-            self._paths.add(path)
-            if self._fleet is not None:
-                self._fleet.add_path(path)
+        if path is not None and path not in paths:
+            paths.add(path)
+            if fleet is not None:
+                fleet.add_path(path)
 
-    async def close(self, grace: float) -> None:
-        """The listener has ended by now."""
+    def describe() -> list[dict[str, Any]]:
+        return [] if fleet is None else fleet.describe()
+
+    host.listen(make, at=host.settings.inference_address)
+    host.prepare(learn)
+    host.routes("management", "modelserver.ext.frontends.routes", describe)
 
 
 def fleet_of(endpoints: Endpoints) -> Fleet:

@@ -9,6 +9,7 @@ from pydantic import Field
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
+from modelserver.surface.api.services import Services
 from modelserver.surface.http.answers import JSON, pretty
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class FrontEnds(TypedDict):
     frontEnds: list[FrontEndDescription]
 
 
-def add_front_ends(app: Application, describe: Callable[[], list[dict[str, Any]]]) -> None:
+def add_routes(app: Application, _: Services, describe: Callable[[], list[dict[str, Any]]]) -> None:
     """Adds the route; ``describe`` describes each process."""
 
     async def show() -> Response:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -16,18 +15,10 @@ if TYPE_CHECKING:
     from modelserver.ext.grpc.server import GrpcServers
 
 
-class Extension:
+async def extend(host: Host) -> None:
     """On with ``enable_grpc_api``."""
-
-    def __init__(self) -> None:
-        self._ports = contextlib.ExitStack()
-
-    async def open(self, host: Host) -> None:
-        held = self._ports.enter_context(reserved(host.settings))
-        host.listen(lambda endpoints: GrpcListener(host, endpoints, held))
-
-    async def close(self, grace: float) -> None:
-        self._ports.close()
+    held = host.closing.enter_context(reserved(host.settings))
+    host.listen(lambda endpoints: GrpcListener(host, endpoints, held))
 
 
 class GrpcListener:

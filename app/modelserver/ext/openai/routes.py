@@ -9,6 +9,7 @@ from typing_extensions import TypedDict
 
 from modelserver.errors import ModelNotFound, ServiceUnavailable
 from modelserver.surface.api.application import Application, JsonBody
+from modelserver.surface.api.services import Services
 
 if TYPE_CHECKING:
     from modelserver.models.registry import Registry
@@ -73,6 +74,12 @@ _ERRORS = {
     504: (OpenAIError, "The deadline passed."),
     507: (OpenAIError, "A worker ran out of memory."),
 }
+
+
+def add_routes(app: Application, services: Services) -> None:
+    """Adds the lists of models, and describes the endpoints."""
+    add_models(app, services.registry)
+    describe_endpoints(app)
 
 
 def add_models(app: Application, registry: Registry) -> None:

@@ -10,14 +10,9 @@ from modelserver.extension import Host
 from modelserver.models.settings.settings import Settings
 
 
-class Extension:
+async def extend(host: Host) -> None:
     """Always on: any model may have ``useVenv`` in its file."""
-
-    async def open(self, host: Host) -> None:
-        host.install = environments_of(host.settings, host.workdir).provide
-
-    async def close(self, grace: float) -> None:
-        """Nothing is open."""
+    host.registry.builder.install = environments_of(host.settings, host.workdir).provide
 
 
 def environments_of(settings: Settings, workdir: Path) -> environments.Environments:

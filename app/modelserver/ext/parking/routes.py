@@ -12,9 +12,9 @@ from typing_extensions import NotRequired, TypedDict
 
 from modelserver.errors import BadRequest, Conflict, MethodNotAllowed
 from modelserver.ext.parking.restarting import restart
-from modelserver.models.registry import Registry
 from modelserver.surface.api.models import PageQuery, Status
 from modelserver.surface.api.parameters import Parameters
+from modelserver.surface.api.services import Services
 from modelserver.surface.http.answers import JSON, pretty
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def page_of(document: dict[str, Any], parameters: Parameters) -> dict[str, Any]:
     return {**document, "counts": counts, "models": models, **token}
 
 
-def add_parking(app: Application, registry: Registry, keeper: Callable[[], Keeper | None]) -> None:
+def add_routes(app: Application, services: Services, keeper: Callable[[], Keeper | None]) -> None:
     """Adds the routes; ``keeper`` returns None while there was no model on demand."""
 
     def describe() -> dict[str, Any]:
@@ -96,7 +96,7 @@ def add_parking(app: Application, registry: Registry, keeper: Callable[[], Keepe
         action = request.query_params.get("action")
         if action is None:
             raise MethodNotAllowed  # as TorchServe, which knows no POST here
-        model = registry.get(name, version)
+        model = services.registry.get(name, version)
         demand = model.pool.crew.on_demand
         if action == "restart":
             return done(f"Model {name} {model.version}: {await restart(model)} workers are restarted")

@@ -6,13 +6,8 @@ from modelserver.ext.paths.own_paths import NAME, NONE, OwnPaths
 from modelserver.extension import Host
 
 
-class Extension:
+async def extend(host: Host) -> None:
     """Always on."""
-
-    async def open(self, host: Host) -> None:
-        paths = OwnPaths(host.registry)
-        host.prepare(paths.claim)
-        host.answer(NAME, NONE, find=paths.finder)
-
-    async def close(self, grace: float) -> None:
-        """Nothing is open."""
+    paths = OwnPaths(host.registry)
+    host.prepare(paths.claim)
+    host.answer(NAME, NONE, find=paths.finder)

@@ -133,23 +133,13 @@ class LoggedRequest(Watcher):
         self._log_request()
 
 
-class Extension:
+async def extend(host: Host) -> None:
     """On with ``payload_log_url``."""
-
-    def __init__(self) -> None:
-        self._log: PayloadLog | None = None
-        self._grace = 0.0
-
-    async def open(self, host: Host) -> None:
-        log = self._log = PayloadLog.of(host.settings)
-        self._grace = host.settings.payload_log_drain_timeout
-        log.start()
-        show(log, host.services.metrics)
-        host.watch(watch_with(log))
-
-    async def close(self, grace: float) -> None:
-        if self._log is not None:
-            await self._log.close(self._grace)
+    log = PayloadLog.of(host.settings)
+    log.start()
+    host.closing.push_async_callback(log.close, host.settings.payload_log_drain_timeout)
+    show(log, host.services.metrics)
+    host.watch(watch_with(log))
 
 
 def show(log: PayloadLog, metrics: ServerMetrics) -> None:

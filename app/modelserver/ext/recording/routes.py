@@ -11,8 +11,8 @@ from starlette.responses import Response, StreamingResponse
 
 from modelserver.errors import BadRequest, ResourceNotFound
 from modelserver.ext.recording.recorder import LiveRecording, Recorder, RecordingOptions
-from modelserver.models.registry import Registry
 from modelserver.surface.api.models import Status
+from modelserver.surface.api.services import Services
 from modelserver.surface.http.answers import JSON, pretty
 
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ class RecordQuery(BaseModel):
     requests: Annotated[int, Field(None, description="After how many requests to end.")]
 
 
-def add_recording(app: Application, registry: Registry, recorder: Recorder) -> None:
+def add_routes(app: Application, services: Services, recorder: Recorder) -> None:
     """Adds the route; the management token was checked before."""
 
     async def record(request: Request) -> Response:
-        options = read_options(request)
+        options, registry = read_options(request), services.registry
         for name in options.models - registry.workflows.keys():
             registry.get(name)
         return RecordingResponse(recorder.start(options))

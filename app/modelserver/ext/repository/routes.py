@@ -49,7 +49,7 @@ class Unloaded(TypedDict):
     unload: bool
 
 
-def add_repository(app: Application, services: Services, *, everybody: bool) -> None:
+def add_routes(app: Application, services: Services, *, everybody: bool) -> None:
     """Adds the routes. ``everybody``: clients on other machines may load and unload too."""
     api = RepositoryApi(services.registry, services.settings, everybody=everybody)
     add = app.section("Repository")

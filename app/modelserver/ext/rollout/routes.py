@@ -11,11 +11,11 @@ from typing_extensions import Required, TypedDict
 
 from modelserver.ext.rollout.latencies import milliseconds
 from modelserver.ext.rollout.router import TrafficRouter, traffic_of
-from modelserver.models.registry import Registry
 from modelserver.models.version import ModelVersion
 from modelserver.surface.api.application import Application, JsonBody
 from modelserver.surface.api.models import Promotion
 from modelserver.surface.api.parameters import read_object
+from modelserver.surface.api.services import Services
 from modelserver.surface.http.answers import JSON, pretty
 
 if TYPE_CHECKING:
@@ -152,8 +152,9 @@ class Shadows(TypedDict):
     shadows: Annotated[dict[str, ShadowDescription], Field(description="By version.")]
 
 
-def add_traffic(app: Application, registry: Registry, router: TrafficRouter) -> None:
+def add_routes(app: Application, services: Services, router: TrafficRouter) -> None:
     """Adds the routes."""
+    registry = services.registry
 
     async def show(name: str) -> Response:
         return Response(pretty(describe_traffic(registry.get(name))), media_type=JSON)

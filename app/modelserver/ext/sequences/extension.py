@@ -13,14 +13,9 @@ if TYPE_CHECKING:
     from modelserver.ext.sequences.affinity import SequenceAffinity
 
 
-class Extension:
+async def extend(host: Host) -> None:
     """Always on: any model may have sequences. What it needs is imported for the first one."""
-
-    async def open(self, host: Host) -> None:
-        host.pool("sequences", make_affinity)
-
-    async def close(self, grace: float) -> None:
-        """Nothing is open."""
+    host.pool("sequences", make_affinity)
 
 
 def make_affinity(limits: PoolLimits, options: ModelOptions, names: SequenceHeaders) -> SequenceAffinity:

@@ -9,23 +9,18 @@ from modelserver.ext.snapshots.restoring import Restoring, check_archives
 from modelserver.extension import Host
 
 
-class Extension:
+async def extend(host: Host) -> None:
     """With ``--no-config-snapshots`` it only restores the state in the settings, if there is one."""
-
-    async def open(self, host: Host) -> None:
-        settings, registry = host.settings, host.registry
-        if host.snapshots is None and settings.model_snapshot is None:
-            return
-        configured = parse_snapshot(settings.model_snapshot or "{}")
-        if settings.as_torchserve:
-            check_archives(configured.models, settings.local_store)
-        check_routes(configured, registry.router.check)
-        registry.workflows.update(configured.workflows)
-        folder = None if host.snapshots is None else SnapshotFolder(host.snapshots, host.properties)
-        host.first = Restoring(host, configured, folder).load
-        if folder is not None:
-            keeper = StateKeeper(registry, folder)
-            host.keeps.append((keeper.start, keeper.end))
-
-    async def close(self, grace: float) -> None:
-        """Nothing is open."""
+    settings, registry = host.settings, host.registry
+    if host.snapshots is None and settings.model_snapshot is None:
+        return
+    configured = parse_snapshot(settings.model_snapshot or "{}")
+    if settings.as_torchserve:
+        check_archives(configured.models, settings.local_store)
+    check_routes(configured, registry.router.check)
+    registry.workflows.update(configured.workflows)
+    folder = None if host.snapshots is None else SnapshotFolder(host.snapshots, host.properties)
+    host.first = Restoring(host, configured, folder).load
+    if folder is not None:
+        keeper = StateKeeper(registry, folder)
+        host.keeps.append((keeper.start, keeper.end))

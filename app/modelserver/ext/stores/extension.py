@@ -13,14 +13,9 @@ if TYPE_CHECKING:
     from modelserver.models.environments.shared_cache import Use
 
 
-class Extension:
+async def extend(host: Host) -> None:
     """Always on: any registration may name a URL. What it needs is imported for the first one."""
-
-    async def open(self, host: Host) -> None:
-        host.fetch(Stores(), download)
-
-    async def close(self, grace: float) -> None:
-        """Nothing is open."""
+    host.fetch(Stores(), download)
 
 
 async def download(url: str, store: Path, workdir: Path, transfer: Transfer) -> Path:

@@ -7,13 +7,8 @@ from modelserver.ext.tls.renewal import Renewal
 from modelserver.extension import Host
 
 
-class Extension:
+async def extend(host: Host) -> None:
     """On where an address uses TLS."""
-
-    async def open(self, host: Host) -> None:
-        certificate = load_certificate(host.settings)
-        host.certificate = certificate
-        host.renew = lambda certify: Renewal(host.settings, certificate, certify).watch()
-
-    async def close(self, grace: float) -> None:
-        """Nothing is open."""
+    certificate = load_certificate(host.settings)
+    host.certificate = certificate
+    host.renew = lambda certify: Renewal(host.settings, certificate, certify).watch()

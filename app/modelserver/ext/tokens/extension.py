@@ -11,20 +11,12 @@ from modelserver.ext.tokens.rotation import Rotation
 from modelserver.extension import Host
 
 
-class Extension:
+async def extend(host: Host) -> None:
     """On where tokens are required. The first one: processes that others start inherit the environment."""
-
-    def __init__(self) -> None:
-        self._rotation: Rotation | None = None
-
-    async def open(self, host: Host) -> None:
-        assert host.key_file is not None  # noqa: S101 - it would be off
-        provided = take_from_environment(os.environ)
-        self._rotation = Rotation(host.settings, provided, KeyFile(host.key_file))
-        host.services = replace(host.services, tokens=self._rotation.keeper)
-        host.run(self._rotation.watch)
-
-    async def close(self, grace: float) -> None:
-        """Removes the file of generated tokens."""
-        if self._rotation is not None:
-            self._rotation.keeper.close()
+    assert host.key_file is not None  # noqa: S101 - it would be off
+    provided = take_from_environment(os.environ)
+    rotation = Rotation(host.settings, provided, KeyFile(host.key_file))
+    host.services = replace(host.services, tokens=rotation.keeper)
+    host.run(rotation.watch)
+    # Removes the file of generated tokens.
+    host.closing.callback(rotation.keeper.close)

@@ -173,7 +173,7 @@ class LogSettings(TypedDict):
     log_format: str
 
 
-def add_triton(app: Application, services: Services) -> None:
+def add_routes(app: Application, services: Services) -> None:
     """Adds the routes."""
     registry = services.registry
     _add_model_routes(app, registry)

@@ -16,6 +16,7 @@ from modelserver.models.version import SavedWorkflow
 from modelserver.surface.api.application import Application, JsonBody
 from modelserver.surface.api.models import PageQuery, Status
 from modelserver.surface.api.parameters import Parameters
+from modelserver.surface.api.services import Services
 from modelserver.surface.http.answers import JSON, pretty
 
 if TYPE_CHECKING:
@@ -86,10 +87,18 @@ class _AnyCase(StringConvertor):
 register_url_convertor("wfpredict", _AnyCase())
 
 
-def add_workflow_management(app: Application, workflows: Workflows | None, *, model_api: bool) -> None:
+def add_routes(app: Application, services: Services, workflows: Workflows | None, role: str) -> None:
+    """Adds those of the listener with this role; ``workflows`` is None where they are turned off."""
+    if role == "management":
+        add_management(app, workflows, model_api=services.settings.enable_model_api)
+    else:
+        add_inference(app, workflows)
+
+
+def add_management(app: Application, workflows: Workflows | None, *, model_api: bool) -> None:
     """The routes of the management listener.
 
-    ``workflows`` is None where they are turned off. ``model_api``: models may be registered and unregistered.
+    ``model_api``: models may be registered and unregistered.
     """
     api = WorkflowApi(workflows, model_api=model_api)
     add, unknown = app.section("Workflows"), {404: "No such workflow."}
@@ -109,7 +118,7 @@ def add_workflow_management(app: Application, workflows: Workflows | None, *, mo
     app.add_api_route(f"{path}/{{rest:path}}", api.unregister, methods=["delete"])
 
 
-def add_workflow_inference(app: Application, workflows: Workflows | None) -> None:
+def add_inference(app: Application, workflows: Workflows | None) -> None:
     """Describes the route of the inference listener, of which the application only gets OPTIONS; requests of
     other methods are served before it.
     """

@@ -267,10 +267,7 @@ class Workflows:
             await self._registry.changed()
 
     async def settle(self, grace: float) -> None:
-        """Waits at most ``grace`` seconds until no request is being answered."""
+        """Waits at most ``grace`` seconds until no request is being answered; ends what reads archives."""
         await asyncio.gather(*(workflow.settle(grace) for workflow in self._workflows.values()))
-
-    def close(self) -> None:
-        """Ends the helper that reads archives."""
         if self._reader is not None:
             self._reader.close()
