@@ -3,7 +3,7 @@ import signal
 import pytest
 
 from modelserver.errors import ConfigError
-from modelserver.tools.commands import exit_status, read_inputs, termination_is_interruption
+from modelserver.tools.commands import exit_status, message_of, read_inputs, termination_is_interruption
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,18 @@ def test_failures_have_their_status(raised, status, message, capsys):
 def test_other_failures_are_not_hidden():
     with pytest.raises(ZeroDivisionError):
         exit_status(lambda: 1 // 0, {OSError: 1})
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b'{"code": 500, "message": "two\\nlines"}', "two lines"),
+        (b"[1]", "[1]"),
+        (b"\xff plain", "\ufffd plain"),
+    ],
+)
+def test_an_errors_message_is_one_line(body, message):
+    assert message_of(body) == message
 
 
 def test_folder_of_inputs_is_read_in_order(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import mimetypes
 import signal
 import sys
@@ -15,6 +16,8 @@ from modelserver.errors import ConfigError
 
 if TYPE_CHECKING:
     import argparse
+
+_LONGEST = 2000  # characters of a message
 
 
 def exit_status(
@@ -36,6 +39,16 @@ def exit_status(
 def counted(count: int, noun: str) -> str:
     """How many there are, in words."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def message_of(body: bytes) -> str:
+    """The message of an error's body, or the body itself, on one line."""
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        document = None
+    message = document.get("message") if isinstance(document, dict) else None
+    return " ".join(str(message or body.decode("utf-8", "replace")).split())[:_LONGEST]
 
 
 def check_least(options: argparse.Namespace, least: float, *names: str) -> None:

@@ -30,7 +30,7 @@ def test_keys_have_the_states_of_the_guide(config):
     assert remove.commands == [f"sed -i -E '/^ *({pattern}) *[=:]/d' {config}"]
     assert start.commands == [f"modelserver --start --ts-config {config}"]
 
-    assert {part.name: part.state for part in usage.keys} == {
+    assert {part.name: part.state for part in usage["keys"]} == {
         "model_store": "same",
         "number_of_netty_threads": "no effect",
         "ipex_enable": "not yet",
@@ -50,7 +50,7 @@ def test_endpoints_are_counted(config):
         Probe("", "inference", "GET", "/nowhere"),
     ]
 
-    endpoints = usage_of(read(config), calls, []).endpoints
+    endpoints = usage_of(read(config), calls, [])["endpoints"]
     assert endpoints[1].remark == "a failing request in a batch fails alone"  # not "likewise"
     assert [(part.name, part.where) for part in endpoints] == [
         ("inference POST /predictions/{model}", "2 requests"),
@@ -74,10 +74,10 @@ def test_flags_handlers_and_names_have_their_states(config):
     installation = read(config, "torchserve --start --ppath plugins")
     usage = usage_of(installation, [], archives)
 
-    flags = {part.name: part.state for part in usage.flags}
+    flags = {part.name: part.state for part in usage["flags"]}
     assert flags == {"--start": "same", "--plugins-path": "no effect"}
-    assert [part.state for part in usage.handlers] == ["same", "not offered", "same"]
-    assert {part.name: part.state for part in usage.ts_names} == states
+    assert [part.state for part in usage["handlers"]] == ["same", "not offered", "same"]
+    assert {part.name: part.state for part in usage["ts_names"]} == states
     texts = " ".join(advice.text for advice in advice_on(installation, usage, archives))
     assert "ts.made_up, which a.mar: h.py, line 5 uses, is not here" in texts
     assert "Leave out the flag --plugins-path" in texts

@@ -4,19 +4,7 @@ import pytest
 
 from modelserver.tools.tune import own_server
 from modelserver.tools.tune.errors import TuningError
-from modelserver.tools.tune.own_server import free_ports, message_of, own_environment
-
-
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        (b'{"code": 500, "message": "two\\nlines"}', "two lines"),
-        (b"[1]", "[1]"),
-        (b"\xff plain", "\ufffd plain"),
-    ],
-)
-def test_an_errors_message_is_one_line(body, message):
-    assert message_of(body) == message
+from modelserver.tools.tune.own_server import free_ports, own_environment
 
 
 def test_environment_and_ports_are_the_servers_own(monkeypatch):

@@ -13,17 +13,15 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from modelserver.errors import ConfigError
+from modelserver.models.archives.single_file import SingleFile
 from modelserver.models.settings.model_defaults import ModelDefaults, models_text
 from modelserver.models.settings.properties import dump
 from modelserver.tools.archiver import ArchiverError, check_name
 from modelserver.tools.build.lock import PROCESS_ONE, Lock, imported_modules, lock, requirement_lines
 from modelserver.tools.build.model import MARK, PackedModel, pack_model
-
-if TYPE_CHECKING:
-    from modelserver.models.archives.single_file import SingleFile
 
 # The wheel of the modelserver that runs here: the image serves with the same code, whatever it came from.
 

@@ -9,17 +9,15 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from modelserver.errors import ConfigError, InvalidModel
 from modelserver.ext.files.layout import lay_out_file
 from modelserver.models.archives.manifest import MANIFEST_PATH, Manifest, parse_manifest
+from modelserver.models.archives.single_file import SingleFile
 from modelserver.models.archives.store import SUFFIXES
 from modelserver.models.archives.unpack import unpack
 from modelserver.surface.auth.scopes import KEY_FILE
-
-if TYPE_CHECKING:
-    from modelserver.models.archives.single_file import SingleFile
 
 MARK: Final = "# Written by modelserver build"
 """How the Dockerfile of a context begins."""

@@ -10,9 +10,9 @@ from typing import Any, Final
 from modelserver.ext.rollout.agreement import LONGEST, Tolerance, agree, is_number, pairs, place
 from modelserver.ext.rollout.agreement import excerpt as short_value
 from modelserver.testing.answer import Answer
-from modelserver.tools.commands import counted
+from modelserver.tools.commands import counted, message_of
 from modelserver.tools.doctor.findings import CheckReport
-from modelserver.tools.doctor.patient import BatchOutcome, Patient, message_of, place_in
+from modelserver.tools.doctor.patient import BatchOutcome, Patient, place_in
 from modelserver.tools.doctor.samples import InputRow, bad_samples
 
 GIVE_SOME = "give some with --input FILE FILE"
@@ -53,10 +53,10 @@ class AnswerChecks:
             elif not answer.ok and generated:
                 # Any input must get exactly one answer, also one that is refused.
                 if not _note_count(report, outcome):
-                    why = f"an input that was made is refused ({message_of(answer)}), {GIVE_SOME}"
+                    why = f"an input that was made is refused ({message_of(answer.body)}), {GIVE_SOME}"
                     report.left_out["answers"] = why
             elif not answer.ok:
-                message = message_of(answer)
+                message = message_of(answer.body)
                 seen = f"{row.name} was answered {answer.status}: {message}"
                 report.add("input-refused", seen, place_in(message))
             elif not _note_count(report, outcome):
@@ -95,7 +95,7 @@ class AnswerChecks:
             if outcome.ended:
                 _note_end(report, outcome, f"{bad.name} beside good rows")
                 return
-            message = message_of(refused) if not refused.ok else short(refused)
+            message = message_of(refused.body) if not refused.ok else short(refused)
             for row, answer in ((good[0], first), (good[1], last)):
                 differs = difference(self.alone[row.name], answer, self.tolerance)
                 if differs and not self._varies(row):
@@ -118,7 +118,7 @@ class AnswerChecks:
         if outcome.ended:
             _note_end(self.report, outcome, "an empty body")
         elif answer.status >= 500:
-            message = message_of(answer)
+            message = message_of(answer.body)
             seen = f"An empty body was answered {answer.status}: {message}"
             self.report.add("empty-body", seen, place_in(message) or self.report.method(*_INPUT))
         self.report.checked.append("an empty body")
@@ -207,7 +207,8 @@ def _note_failure(report: CheckReport, outcome: BatchOutcome) -> bool:
 
 
 def _note_end(report: CheckReport, outcome: BatchOutcome, what: str) -> None:
-    message = next((message_of(answer) for answer in outcome.answers if answer.status >= 500), outcome.ended)
+    messages = (message_of(answer.body) for answer in outcome.answers if answer.status >= 500)
+    message = next(messages, outcome.ended)
     report.add("worker-ended", f"The worker ended with {what}: {message}", report.method("handle", *_INPUT))
 
 

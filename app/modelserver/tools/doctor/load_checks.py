@@ -8,13 +8,11 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from modelserver.tools.build.lock import installed_packages, normal
+from modelserver.tools.doctor.findings import CheckReport
 from modelserver.tools.doctor.probing import Reported, SourceLine, Training
-
-if TYPE_CHECKING:
-    from modelserver.tools.doctor.findings import CheckReport
 
 # Seconds from which an import is worth a finding, and a part of the whole that is worth telling.
 _COSTLY: Final = 0.1

@@ -11,8 +11,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import psutil
@@ -24,11 +23,7 @@ from modelserver.errors import ModelServerError
 from modelserver.testing.answer import Answer
 from modelserver.testing.local import Client
 from modelserver.tools.doctor.probing import PROBE, Called, Report, Reported, SourceLine
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-    from modelserver.tools.doctor.samples import InputRow
+from modelserver.tools.doctor.samples import InputRow
 
 # Seconds for a worker that has ended to be seen as such, and for another to take its place.
 _SOON = 0.3
@@ -73,7 +68,7 @@ class Patient:
         self._observed = ObservedWorkers()
         self.client = Client(source, model_file=model_file, settings=settings, start=lambda: self._observed)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Patient:
         try:
             self.client.__enter__()
         except BaseException:
@@ -82,9 +77,7 @@ class Patient:
         self._observed.read()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.client.close()
         self._observed.close()
 
@@ -186,13 +179,6 @@ def place_in(text: str) -> SourceLine | None:
     return None if match is None else SourceLine(match["file"], int(match["line"]), match["name"] or "")
 
 
-def message_of(answer: Answer) -> str:
-    """The message of an error, else the beginning of the body."""
-    with contextlib.suppress(ValueError, TypeError, LookupError):
-        return " ".join(str(answer.json()["message"]).split())
-    return " ".join(answer.text.split())[:200]
-
-
 class ObservedWorkers:
     """What a pool uses instead of its spawner. ``loads`` and ``calls`` are the reports so far, in order."""
 
@@ -227,21 +213,16 @@ class ObservedWorkers:
     def read(self) -> None:
         """Receives what has been reported; what belongs to an answer was sent before the answer."""
         for each in self._sockets:
-            while (report := _receive(each)) is not None:
-                if isinstance(report, Reported):
-                    self.loads.append(report)
-                else:
-                    self.calls.append(report)
+            # Nothing more has come, or the socket is closed.
+            with contextlib.suppress(OSError):
+                while data := each.recv(_LARGEST):
+                    report = _decode(data)
+                    if isinstance(report, Reported):
+                        self.loads.append(report)
+                    else:
+                        self.calls.append(report)
 
     def close(self) -> None:
         """No more is received."""
         for each in self._sockets:
             each.close()
-
-
-def _receive(reports: socket.socket) -> Report | None:
-    try:
-        data = reports.recv(_LARGEST)
-    except OSError:
-        return None
-    return _decode(data) if data else None

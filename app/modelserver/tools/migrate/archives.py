@@ -29,10 +29,6 @@ class Archive:
     places: Mapping[str, str] = field(default_factory=dict)
     config_text: str | None = None
 
-    def reads(self, key: str) -> bool:
-        """Whether its code names this key of a body."""
-        return key in self.places
-
 
 def read_archive(url: str, store: Path, workdir: Path) -> Archive:
     """The archive ``url`` of the model store, unpacked into ``workdir``. Raises MigrationError."""

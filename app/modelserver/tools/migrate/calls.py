@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import http.client
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 Port = Literal["inference", "management", "metrics", "grpc_inference", "grpc_management"]
@@ -48,12 +48,7 @@ class Response:
 
     def to_json(self) -> dict[str, Any]:
         """The JSON form that recordings have."""
-        return {
-            "status": self.status,
-            "reason": self.reason,
-            "headers": dict(self.headers),
-            "body": None if self.body is None else readable(self.body),
-        }
+        return {**asdict(self), "body": None if self.body is None else readable(self.body)}
 
     def but(self, **changes: Any) -> Response:
         """A copy with changes; ``headers`` are added to those there are, None takes one out."""

@@ -107,28 +107,19 @@ def header_of(call: Probe, name: str) -> str:
     return next((value for key, value in call.headers if key.lower() == name), "")
 
 
-def _only_at(reference: Response, ours: Response, keys: Collection[str]) -> bool:
-    """Whether the bodies are JSON that differs at these keys only."""
+def body_at(reference: Response, ours: Response, *keys: str) -> Response:
+    """Their answer with our body, where the bodies are JSON that differs at these keys only."""
     a, b = parsed(reference.body), parsed(ours.body)
-    return a is not None and a != b and _without(a, keys) == _without(b, keys)
+    differ = a is not None and a != b and _without(a, keys) == _without(b, keys)
+    return reference.but(body=ours.body) if differ else reference
+
+
+def described_at(call: Probe, reference: Response, ours: Response, *keys: str) -> Response:
+    """Likewise, in a description only."""
+    return body_at(reference, ours, *keys) if call.port == "management" else reference
 
 
 def _without(value: Any, keys: Collection[str]) -> Any:
     if isinstance(value, dict):
         return {name: _without(inner, keys) for name, inner in value.items() if name not in keys}
     return [_without(inner, keys) for inner in value] if isinstance(value, list) else value
-
-
-def body_at(*keys: str) -> Change:
-    """Our body, where it differs at these keys only."""
-    return lambda _call, reference, ours: (
-        reference.but(body=ours.body) if _only_at(reference, ours, keys) else reference
-    )
-
-
-def described_at(*keys: str) -> Change:
-    """Our body of a description, where it differs at these keys only."""
-    change = body_at(*keys)
-    return lambda call, reference, ours: (
-        change(call, reference, ours) if call.port == "management" else reference
-    )

@@ -6,10 +6,9 @@ import difflib
 import json
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from modelserver.tools.migrate.calls import Response
+from modelserver.tools.migrate.calls import Response
 
 _UUID = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 _MASKS = (

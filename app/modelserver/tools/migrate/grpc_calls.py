@@ -20,12 +20,11 @@ from modelserver.ext.grpc.http2.frames import Http2Error
 from modelserver.ext.grpc.messages import DecodeError, message_class, service
 from modelserver.ext.grpc.statuses import StatusCode, http_status
 from modelserver.tools.grpc_client import messages_of, send_call
+from modelserver.tools.migrate.archives import Archive
 from modelserver.tools.migrate.calls import PATIENCE, Port, Probe, Response
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import MethodDescriptor
-
-    from modelserver.tools.migrate.archives import Archive
 
 METHOD: Final = "gRPC"
 MESSAGE: Final = ("content-type", "application/grpc")

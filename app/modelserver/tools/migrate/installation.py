@@ -6,7 +6,6 @@ import argparse
 import os
 import shlex
 import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from modelserver.tools.migrate.calls import MigrationError, Port
 from modelserver.tools.migrate.servers import Address, Launch
 from modelserver.tools.migrate.tables import FLAGS, SHORT_FLAGS
 from modelserver.tools.tune.client import HOST
-from modelserver.tools.tune.own_server import free_ports, own_environment
+from modelserver.tools.tune.own_server import free_ports, own_environment, server_command
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,17 +104,7 @@ def launch_modelserver(installation: Installation, folder: Path, *, follows: boo
     addresses = own_addresses()
     api = {"enable_model_api": "true"} if follows else {}
     config = _configuration(installation, folder, addresses, {"enable_grpc_api": "true"} | api)
-    command = [
-        sys.executable,
-        "-m",
-        "modelserver",
-        "--start",
-        "--foreground",
-        "--ncs",
-        "--ts-config",
-        str(config),
-    ]
-    environment = own_environment(os.environ) | _folders(folder)
+    command, environment = server_command(config), own_environment(os.environ) | _folders(folder)
     return Launch("modelserver", command, addresses, folder, environment, folder / "output", STARTED_LINE)
 
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, quote, urlencode
 
 from modelserver.engine.telemetry.text import shortened
+from modelserver.tools.commands import message_of
 from modelserver.tools.migrate import grpc_calls
 from modelserver.tools.migrate.archives import Archive, read_archive
 from modelserver.tools.migrate.calls import MigrationError, Probe, Response
 from modelserver.tools.migrate.changes import Rule, good
 from modelserver.tools.migrate.comparison import masked, mismatches
+from modelserver.tools.migrate.installation import Installation
 from modelserver.tools.migrate.requests import Subject, changes_state, requests_of
 from modelserver.tools.migrate.rules import VARIES, explain
 from modelserver.tools.migrate.servers import ComparedServer, ServedVersion, wait_settled
@@ -23,11 +24,7 @@ from modelserver.tools.migrate.usage import Advice, Usage, advice_on, usage_of
 from modelserver.tools.tune.bench import run_load
 from modelserver.tools.tune.client import LoadSpec, closed_loop
 from modelserver.tools.tune.figure import Figure, summed_up
-from modelserver.tools.tune.own_server import message_of
-
-if TYPE_CHECKING:
-    from modelserver.tools.migrate.installation import Installation
-    from modelserver.tools.tune.progress import Progressing
+from modelserver.tools.tune.progress import Progressing
 
 SAME, EXPLAINED, UNKNOWN = "same", "explained", "unknown"
 _LONGEST_LINE = 200
@@ -82,7 +79,7 @@ class Proof:
     missing: Sequence[Missing] = ()
     compared: list[Compared] = field(default_factory=list)
     left_out: int = 0
-    usage: Usage = field(default_factory=lambda: Usage((), (), (), (), ()))
+    usage: Usage = field(default_factory=dict)
     advice: Sequence[Advice] = ()
     measured: list[LoadFigures] = field(default_factory=list)
     memory: tuple[int | None, int | None] = (None, None)
@@ -199,19 +196,16 @@ def _manage(plan: ProofPlan, method: str, path: str) -> Response:
 def _subjects(plan: ProofPlan, proof: Proof, refused: Mapping[tuple[str, str], str]) -> list[Archive]:
     """Sets what both serve and what only one does; returns the archives that could be read."""
     reference, ours = plan.reference.versions(), plan.ours.versions()
-    here, there = {_key(version): version for version in ours}, set(map(_key, reference))
-    archives: dict[str, Archive | None] = {}
-    for version in (*reference, *ours):
-        if version.url not in archives:
-            archives[version.url] = _archive(plan, proof, version.url)
-    proof.missing = [
-        missing
-        for version in reference
-        if (missing := _missing(version, here.get(_key(version)), refused)) is not None
-    ] + [Missing(version, "TorchServe", _ABSENT) for version in ours if _key(version) not in there]
+    archives: dict[str, Archive] = {}
+    for url in dict.fromkeys(version.url for version in (*reference, *ours)):
+        try:
+            archives[url] = read_archive(url, plan.installation.store, plan.workdir)
+        except MigrationError as error:  # noqa: PERF203 - one for each archive
+            proof.remarks.append(f"The archive could not be read: {error}")
+    proof.missing = list(_missing(reference, ours, refused))
     lacking = {_key(each.version) for each in proof.missing}
-    proof.subjects = [Subject(v, archives[v.url]) for v in reference if _key(v) not in lacking]
-    return [archive for archive in archives.values() if archive is not None]
+    proof.subjects = [Subject(v, archives.get(v.url)) for v in reference if _key(v) not in lacking]
+    return list(archives.values())
 
 
 def _key(version: ServedVersion) -> tuple[str, str]:
@@ -219,24 +213,19 @@ def _key(version: ServedVersion) -> tuple[str, str]:
 
 
 def _missing(
-    reference: ServedVersion, ours: ServedVersion | None, refused: Mapping[tuple[str, str], str]
-) -> Missing | None:
-    """Set if only one of the servers has the version, or a worker of it that is ready."""
-    if ours is None:
-        return Missing(reference, "modelserver", refused.get(_key(reference), _ABSENT))
-    if reference.min_workers and not reference.ready:
-        return Missing(reference, "TorchServe", _NOT_READY)
-    if reference.ready and not ours.ready:
-        return Missing(reference, "modelserver", ours.failure or _NOT_READY)
-    return None
-
-
-def _archive(plan: ProofPlan, proof: Proof, url: str) -> Archive | None:
-    try:
-        return read_archive(url, plan.installation.store, plan.workdir)
-    except MigrationError as error:
-        proof.remarks.append(f"The archive could not be read: {error}")
-        return None
+    reference: Sequence[ServedVersion], ours: Sequence[ServedVersion], refused: Mapping[tuple[str, str], str]
+) -> Iterator[Missing]:
+    """What only one of the servers has, or has a worker of that is ready."""
+    here, there = {_key(version): version for version in ours}, set(map(_key, reference))
+    for version in reference:
+        mine = here.get(_key(version))
+        if mine is None:
+            yield Missing(version, "modelserver", refused.get(_key(version), _ABSENT))
+        elif version.min_workers and not version.ready:
+            yield Missing(version, "TorchServe", _NOT_READY)
+        elif version.ready and not mine.ready:
+            yield Missing(version, "modelserver", mine.failure or _NOT_READY)
+    yield from (Missing(version, "TorchServe", _ABSENT) for version in ours if _key(version) not in there)
 
 
 def compare(plan: ProofPlan, call: Probe) -> Compared:
@@ -295,10 +284,10 @@ def _measure(plan: ProofPlan, proof: Proof, listener: Progressing) -> None:
             continue
         for server in (plan.reference, plan.ours):
             listener.trying(f"{version.name} of {server.name}", number / len(proof.subjects))
-            proof.measured.append(figures := measure(server, version, mine[0], plan.seconds))
-            name = f"{version.name}, {server.name}"
-            full, p50 = figures.full.rate, figures.alone.p50_ms
-            listener.line(f"{name}: {full:.4g} requests/s, p50 {p50:.3g} ms alone")
+            alone, full = (_figure(server, mine[0], n, plan.seconds) for n in (1, clients_for(version)))
+            proof.measured.append(LoadFigures(version.name, mine[0].name, server.name, alone, full))
+            figures = f"{full.rate:.4g} requests/s, p50 {alone.p50_ms:.3g} ms alone"
+            listener.line(f"{version.name}, {server.name}: {figures}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,13 +299,6 @@ class LoadFigures:
     server: str
     alone: Figure
     full: Figure
-
-
-def measure(server: ComparedServer, version: ServedVersion, call: Probe, seconds: float) -> LoadFigures:
-    """Takes twice ``seconds``, and a quarter more."""
-    clients = clients_for(version)
-    figures = [_figure(server, call, count, seconds) for count in (1, clients)]
-    return LoadFigures(version.name, call.name, server.name, *figures)
 
 
 def clients_for(version: ServedVersion) -> int:

@@ -16,6 +16,7 @@ from modelserver.tools.migrate.calls import Probe, digest, readable
 from modelserver.tools.migrate.changes import Rule, good
 from modelserver.tools.migrate.proof import EXPLAINED, SAME, UNKNOWN, Compared, LoadFigures, Proof
 from modelserver.tools.migrate.rules import OF_THE_RUN, RULES, VARIES
+from modelserver.tools.migrate.servers import ServedVersion
 from modelserver.tools.tune.figure import Figure
 from modelserver.tools.tune.report import page, table
 
@@ -50,25 +51,16 @@ def document(proof: Proof, facts: Mapping[str, str], config: str) -> dict[str, A
             **{verdict: proof.count(verdict) for verdict in (SAME, EXPLAINED, UNKNOWN)},
             "left_out": proof.left_out,
         },
-        "models": [
-            {"name": each.version.name, "version": each.version.version, "url": each.version.url}
-            for each in proof.subjects
-        ],
+        "models": [{**_named(each.version), "url": each.version.url} for each in proof.subjects],
         "missing": [
-            {
-                "name": each.version.name,
-                "version": each.version.version,
-                "server": each.server,
-                "why": each.why,
-            }
-            for each in proof.missing
+            {**_named(each.version), "server": each.server, "why": each.why} for each in proof.missing
         ],
         "differences": [_difference(each) for each in proof.compared if each.verdict != SAME],
         "reasons": {
             rule.name: {"state": rule.verdict, "why": rule.why, "requests": count}
             for rule, count in _counted(proof)
         },
-        "usage": {kind: [asdict(part) for part in getattr(proof.usage, kind)] for kind in _KINDS},
+        "usage": {kind: [asdict(part) for part in parts] for kind, parts in proof.usage.items()},
         "figures": _figures(proof),
         "advice": [asdict(advice) for advice in proof.advice],
         "remarks": proof.remarks,
@@ -78,6 +70,10 @@ def document(proof: Proof, facts: Mapping[str, str], config: str) -> dict[str, A
 def as_json(proof: Proof, facts: Mapping[str, str], config: str) -> str:
     """The JSON as text."""
     return json.dumps(document(proof, facts, config), indent=1, ensure_ascii=False) + "\n"
+
+
+def _named(version: ServedVersion) -> dict[str, str]:
+    return {"name": version.name, "version": version.version}
 
 
 def _difference(each: Compared) -> dict[str, Any]:
@@ -171,12 +167,14 @@ def _missing_text(each: Any) -> str:
 def as_html(proof: Proof, facts: Mapping[str, str], config: str) -> str:
     """The page; everything from outside is escaped."""
     style = ' class="miss"' if proof.verdict == UNKNOWN else ""
+    why = f" {proof.left_out} were left out, as they would change what the running TorchServe serves."
+    left_out = why if proof.left_out else ""
     body = [
         "<h1>From TorchServe to modelserver</h1>",
         f"<p>{escape(config)}</p>",
         f"<p{style}><strong>{escape(_VERDICTS[proof.verdict])}</strong></p>",
         *(f'<p class="miss">{escape(_missing_text(each))}</p>' for each in proof.missing),
-        f"<p>{escape(summary(proof)[0])}.{_left_out(proof)}</p>",
+        f"<p>{escape(summary(proof)[0])}.{left_out}</p>",
         *(f"<p>{escape(remark)}</p>" for remark in proof.remarks),
         *_unknown(proof),
         "<h2>What to change</h2>",
@@ -199,12 +197,6 @@ def as_html(proof: Proof, facts: Mapping[str, str], config: str) -> str:
         f'<p class="soft">{escape(", ".join(f"{name} {fact}" for name, fact in facts.items()))}</p>',
     ]
     return page("From TorchServe to modelserver", body)
-
-
-def _left_out(proof: Proof) -> str:
-    if not proof.left_out:
-        return ""
-    return f" {proof.left_out} were left out, as they would change what the running TorchServe serves."
 
 
 def _unknown(proof: Proof) -> list[str]:
@@ -267,13 +259,9 @@ def _number(value: float | None, unit: str) -> str:
 
 
 def _used(proof: Proof) -> list[str]:
-    elements = []
-    for kind, title in _KINDS.items():
-        parts = getattr(proof.usage, kind)
+    head, elements = ("name", "state", "remark", "where"), []
+    for kind, parts in proof.usage.items():
         if parts:
             rows = [(part.name, part.state, part.remark, part.where) for part in parts]
-            elements += [
-                f"<h2>{title} in use</h2>",
-                table(("name", "state", "remark", "where"), rows, "words"),
-            ]
+            elements += [f"<h2>{_KINDS[kind]} in use</h2>", table(head, rows, "words")]
     return elements

@@ -135,7 +135,7 @@ def about(subject: Subject, envelope: str | None) -> Iterator[Probe]:
     yield Probe(f"GET /predictions/{name}", "inference", "GET", f"/predictions/{name}")
     yield Probe(f"OPTIONS /predictions/{name}", "inference", "OPTIONS", f"/predictions/{name}")
     yield from grpc_calls.about(version.name, version.version, archive, [body for _, _, body in bodies])
-    if envelope in {"kserve", "json"} or (archive is not None and archive.reads("instances")):
+    if envelope in {"kserve", "json"} or (archive is not None and "instances" in archive.places):
         instances = json.dumps({"instances": [instance(archive), instance(archive)]}).encode()
         yield _post(f"instances to {name}", f"/v1/models/{name}:predict", _JSON, instances)
         yield _post(f"instances to /predictions/{name}", f"/predictions/{name}", _JSON, instances)
@@ -274,14 +274,8 @@ def recorded(path: Path, remark: Remark = _unsaid) -> list[Probe]:
     return [_of_recording(each) for each in map(request_of, recording.calls)]
 
 
-def _of_recording(request: RecordedRequest) -> Probe:
-    if request.method == grpc_calls.METHOD:
-        return grpc_calls.of_message(request.path, request.headers, request.body)
-    return Probe(
-        f"{request.method} {request.path}",
-        "inference",
-        request.method,
-        request.path,
-        request.headers,
-        request.body,
-    )
+def _of_recording(sent: RecordedRequest) -> Probe:
+    if sent.method == grpc_calls.METHOD:
+        return grpc_calls.of_message(sent.path, sent.headers, sent.body)
+    name = f"{sent.method} {sent.path}"
+    return Probe(name, "inference", sent.method, sent.path, sent.headers, sent.body)

@@ -68,15 +68,12 @@ def _suffice(rules: tuple[Rule, ...], call: Probe, reference: Response, ours: Re
     return not mismatches(answer, ours)
 
 
-OF_THE_RUN.append(
-    Rule(
-        "startup",
-        OTHER,
-        "`loadedAtStartup` is true of versions that were loaded at the start; TorchServe's is true of all "
-        "versions of a model that had one then, or that a snapshot restored.",
-        described_at("loadedAtStartup"),
-    )
-)
+@OF_THE_RUN.changing("startup", OTHER)
+def _startup(call: Probe, reference: Response, ours: Response) -> Response:
+    """`loadedAtStartup` is true of versions that were loaded at the start; TorchServe's is true of all
+    versions of a model that had one then, or that a snapshot restored.
+    """
+    return described_at(call, reference, ours, "loadedAtStartup")
 
 
 @OF_THE_RUN.changing("exposed", BETTER)
@@ -92,7 +89,7 @@ def _exposed(call: Probe, reference: Response, ours: Response) -> Response:
         return reference.but(body=ours.body) if explained else reference
     if not _is_extended(message_of(reference), message_of(ours)):
         return reference
-    return body_at("message", "error", "request_id")(call, reference, ours)
+    return body_at(reference, ours, "message", "error", "request_id")
 
 
 def _is_extended(message: str, longer: str) -> bool:
@@ -204,7 +201,7 @@ def _plain_labels(call: Probe, reference: Response, _ours: Response) -> Response
 
 
 @RULES.taking_over("loader", BETTER)
-def loader(call: Probe, reference: Response, ours: Response) -> bool:
+def _loader(call: Probe, reference: Response, ours: Response) -> bool:
     """A class may be named (`file:Class`), lack `initialize`, and share its file with helper classes;
     TorchServe's worker does not start then.
     """
@@ -352,7 +349,7 @@ def _json_texts(call: Probe, reference: Response, ours: Response) -> Response:
 @RULES.changing("describe-header", BETTER)
 def _describe_header(call: Probe, reference: Response, ours: Response) -> Response:
     """A client cannot set the header `describe`, with which the server asks a handler to describe itself."""
-    return body_at("describe")(call, reference, ours) if header_of(call, "describe") else reference
+    return body_at(reference, ours, "describe") if header_of(call, "describe") else reference
 
 
 @RULES.changing("form-fields", BETTER)
@@ -370,7 +367,7 @@ def _explain_header(call: Probe, reference: Response, ours: Response) -> Respons
     """Handlers get the request headers `explain` and `url_path` on every route, not only on some."""
     old = r"/invocations|/models/[^/]+/invoke|/[^/]+(/[^/]+)?/predict"
     fits = re.fullmatch(old, call.path.partition("?")[0])
-    return body_at("explain", "url_path")(call, reference, ours) if fits else reference
+    return body_at(reference, ours, "explain", "url_path") if fits else reference
 
 
 @RULES.taking_over("v1-instances", BETTER)
@@ -459,7 +456,7 @@ def _numbers(call: Probe, reference: Response, ours: Response) -> Response:
     if refused and call.method in {"POST", "PUT"}:
         return ours
     odd = re.search(rb'"batchSize": (0|-\d+)|"maxBatchDelay": -\d', reference.body or b"")
-    return described_at("batchSize", "maxBatchDelay")(call, reference, ours) if odd else reference
+    return described_at(call, reference, ours, "batchSize", "maxBatchDelay") if odd else reference
 
 
 @RULES.taking_over("json-registration", BETTER)
@@ -478,14 +475,10 @@ def _archives(call: Probe, reference: Response, ours: Response) -> bool:
     return registers(call) and unread and good(ours)
 
 
-RULES.append(
-    Rule(
-        "null-fields",
-        BETTER,
-        "A manifest field that is `null` counts as not there; TorchServe's workers fail on it.",
-        loader.change,
-    )
-)
+@RULES.changing("null-fields", BETTER)
+def _null_fields(call: Probe, reference: Response, ours: Response) -> Response:
+    """A manifest field that is `null` counts as not there; TorchServe's workers fail on it."""
+    return _loader.change(call, reference, ours)
 
 
 @RULES.taking_over("checked-archives", BETTER)
@@ -506,16 +499,13 @@ def _empty_configuration(call: Probe, reference: Response, ours: Response) -> bo
     return registers(call) and good(ours) and '"yamlMap" is null' in message_of(reference)
 
 
-RULES.append(
-    Rule(
-        "timeouts",
-        BETTER,
-        "A timeout in the registration overrides all others, and one in `models=` applies if the archive's "
-        "`model-config.yaml` sets none; in TorchServe the registration's has the lowest priority, and a "
-        "`model-config.yaml` without timeouts overrides both.",
-        described_at("responseTimeout", "startupTimeout"),
-    )
-)
+@RULES.changing("timeouts", BETTER)
+def _timeouts(call: Probe, reference: Response, ours: Response) -> Response:
+    """A timeout in the registration overrides all others, and one in `models=` applies if the archive's
+    `model-config.yaml` sets none; in TorchServe the registration's has the lowest priority, and a
+    `model-config.yaml` without timeouts overrides both.
+    """
+    return described_at(call, reference, ours, "responseTimeout", "startupTimeout")
 
 
 @RULES.changing("parallel-type", OTHER)
@@ -524,7 +514,7 @@ def _parallel_type(call: Probe, reference: Response, ours: Response) -> Response
     either server.
     """
     unset = b'"parallelType": ""' in (reference.body or b"")
-    return described_at("parallelType")(call, reference, ours) if unset else reference
+    return described_at(call, reference, ours, "parallelType") if unset else reference
 
 
 @RULES.taking_over("workflow-errors", BETTER)
@@ -563,8 +553,8 @@ def _workflow_nodes(call: Probe, reference: Response, ours: Response) -> Respons
     50 ms for batches.
     """
     of_node = call.path.startswith("/models/") and "__" in call.path
-    differ = described_at("minWorkers", "maxWorkers", "batchSize", "maxBatchDelay")
-    return differ(call, reference, ours) if of_node else reference
+    keys = ("minWorkers", "maxWorkers", "batchSize", "maxBatchDelay")
+    return described_at(call, reference, ours, *keys) if of_node else reference
 
 
 @RULES.taking_over("workflow-functions", OTHER)

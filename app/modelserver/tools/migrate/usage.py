@@ -5,22 +5,20 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TypeAlias
 
 from modelserver.models.options.yaml_file import parse_model_config
 from modelserver.models.settings.key import DEFAULT
 from modelserver.models.settings.settings import KEYS
 from modelserver.tools.archiver import BUILT_IN_HANDLERS, TORCHSERVE_HANDLERS
+from modelserver.tools.migrate.archives import Archive
 from modelserver.tools.migrate.calls import Probe
 from modelserver.tools.migrate.changes import MISSING
+from modelserver.tools.migrate.installation import Installation
 from modelserver.tools.migrate.tables import ENDPOINTS, KEYS_OF_TORCHSERVE, flag_state, key_state
 from modelserver.tools.migrate.ts_names import ABSENT_STATE, SAME, names, offered
-
-if TYPE_CHECKING:
-    from modelserver.tools.migrate.archives import Archive
-    from modelserver.tools.migrate.installation import Installation
 
 NO_EFFECT = "no effect"
 UNKNOWN = "unknown"
@@ -37,15 +35,8 @@ class UsedPart:
     where: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """The parts by kind."""
-
-    endpoints: Sequence[UsedPart]
-    flags: Sequence[UsedPart]
-    keys: Sequence[UsedPart]
-    handlers: Sequence[UsedPart]
-    ts_names: Sequence[UsedPart]
+Usage: TypeAlias = "dict[str, list[UsedPart]]"
+"""The parts by kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +49,13 @@ class Advice:
 
 def usage_of(installation: Installation, calls: Iterable[Probe], archives: Sequence[Archive]) -> Usage:
     """The parts of all kinds."""
-    return Usage(
-        _endpoints(calls),
-        [_flag(flag) for flag in installation.flags],
-        _keys(installation),
-        [_handler(archive) for archive in archives],
-        _ts_names(archives),
-    )
+    return {
+        "endpoints": _endpoints(calls),
+        "flags": [_flag(flag) for flag in installation.flags],
+        "keys": _keys(installation),
+        "handlers": [_handler(archive) for archive in archives],
+        "ts_names": _ts_names(archives),
+    }
 
 
 def _endpoints(calls: Iterable[Probe]) -> list[UsedPart]:
@@ -143,37 +134,34 @@ def advice_on(installation: Installation, usage: Usage, archives: Sequence[Archi
     """What to change before the switch, the command that starts the server last."""
     return [
         *_split_bodies(installation, archives),
-        *_keys_without_effect(installation, usage),
+        *_keys_without_effect(installation, usage["keys"]),
         *(
             Advice(f"{part.name}, which {part.where} uses, is not here: {part.remark}.")
-            for part in (*usage.ts_names, *usage.handlers)
+            for part in (*usage["ts_names"], *usage["handlers"])
             if part.state == ABSENT_STATE
         ),
         *(
             Advice(f"Leave out the flag {part.name}, which has no effect: {part.remark}.")
-            for part in usage.flags
+            for part in usage["flags"]
             if part.state == NO_EFFECT
         ),
         Advice("Start modelserver in TorchServe's place.", [_start(installation)]),
     ]
 
 
-def _split_bodies(installation: Installation, archives: Sequence[Archive]) -> list[Advice]:
+def _split_bodies(installation: Installation, archives: Sequence[Archive]) -> Iterator[Advice]:
     """For handlers that read whole bodies of V1 themselves, where the server would split them."""
     if installation.loaded.settings.split_instances == "false":
-        return []
-    reading = [archive for archive in archives if archive.reads("instances") and _may_split(archive)]
-    if not reading:
-        return []
-    where = ", ".join(f"{archive.url} ({archive.places['instances']})" for archive in reading)
-    return [
-        Advice(
+        return
+    reading = [archive for archive in archives if "instances" in archive.places and _may_split(archive)]
+    if reading:
+        where = ", ".join(f"{archive.url} ({archive.places['instances']})" for archive in reading)
+        yield Advice(
             f"Handlers that read `instances` from the body of V1 requests get single instances: {where}. "
             "Let bodies through whole, for all models in the configuration, or for one with "
             "`splitInstances: false` in its model-config.yaml.",
             [f"echo split_instances=false >> {shlex.quote(str(installation.config))}"],
         )
-    ]
 
 
 def _may_split(archive: Archive) -> bool:
@@ -183,21 +171,15 @@ def _may_split(archive: Archive) -> bool:
     return str(config.split_instances).lower() != "false"
 
 
-def _keys_without_effect(installation: Installation, usage: Usage) -> list[Advice]:
-    file = str(installation.loaded.config_file)
-    silent = [
-        part for part in usage.keys if part.state in {NO_EFFECT, MISSING, UNKNOWN} and part.where == file
-    ]
-    if not silent:
-        return []
-    listed = ", ".join(part.name for part in silent)
-    pattern = "|".join(re.escape(part.name) for part in silent)
-    return [
-        Advice(
-            f"Remove settings that have no effect here: {listed}.",
+def _keys_without_effect(installation: Installation, keys: Iterable[UsedPart]) -> Iterator[Advice]:
+    file, silent = str(installation.loaded.config_file), {NO_EFFECT, MISSING, UNKNOWN}
+    names = [part.name for part in keys if part.state in silent and part.where == file]
+    if names:
+        pattern = "|".join(map(re.escape, names))
+        yield Advice(
+            f"Remove settings that have no effect here: {', '.join(names)}.",
             [f"sed -i -E {shlex.quote(f'/^ *({pattern}) *[=:]/d')} {shlex.quote(file)}"],
         )
-    ]
 
 
 def _start(installation: Installation) -> str:

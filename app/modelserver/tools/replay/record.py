@@ -21,9 +21,8 @@ from modelserver.errors import BadRequest, ConfigError
 from modelserver.ext.recording.entries import Ended, Frames, Lost, pack, unpack_others
 from modelserver.ext.recording.file import Writer
 from modelserver.ext.recording.recorder import RecordingOptions
-from modelserver.tools.commands import counted, exit_status, termination_is_interruption
+from modelserver.tools.commands import counted, exit_status, message_of, termination_is_interruption
 from modelserver.tools.running_server import add_flags, client_of, management
-from modelserver.tools.tune.own_server import message_of
 
 _PATH = "/recording"
 
@@ -72,17 +71,9 @@ def record(options: argparse.Namespace) -> int:
     if options.out.exists() and not options.force:
         raise FileExistsError(f"{options.out} exists; --force overwrites it.")
     with client_of(url, key, options.ca_file) as client, termination_is_interruption():
-        parameters: list[tuple[str, Any]] = [
-            *(("model", name) for name in options.models),
-            *(("header", name) for name in headers),
-            ("sample", options.sample),
-            *(
-                (name, value)
-                for name in ("seconds", "requests")
-                if (value := getattr(options, name)) is not None
-            ),
-        ]
-        with _response(client, url, parameters) as answer:
+        values = {name: getattr(options, name) for name in ("sample", "seconds", "requests")}
+        bounds = {name: value for name, value in values.items() if value is not None}
+        with _response(client, url, {"model": options.models, "header": headers, **bounds}) as answer:
             _check(answer)
             # Opened after the answer, so that a refusal leaves no file; unbuffered, so that nothing is lost.
             with options.out.open("wb", buffering=0) as output:
@@ -184,11 +175,9 @@ def _ending_at_a_signal(url: str, key: str | None, ca_file: str | None) -> Itera
 
 
 @contextlib.contextmanager
-def _response(
-    client: httpx.Client, url: str, parameters: Sequence[tuple[str, Any]]
-) -> Iterator[httpx.Response]:
+def _response(client: httpx.Client, url: str, parameters: dict[str, Any]) -> Iterator[httpx.Response]:
     """The answer, as it begins. Raises RecordingError if there is none."""
-    request = client.build_request("POST", _PATH, params=[*parameters])
+    request = client.build_request("POST", _PATH, params=parameters)
     try:
         answer = client.send(request, stream=True)
     except (httpx.HTTPError, UnicodeError) as error:

@@ -7,18 +7,17 @@ import time
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import uvloop
 
+from modelserver.tools.commands import message_of
 from modelserver.tools.tune.client import LoadSpec, at_rate, closed_loop, post
 from modelserver.tools.tune.errors import SettingRefused, TuningError
 from modelserver.tools.tune.figure import Figure, LoadRun, summed_up
-from modelserver.tools.tune.own_server import NAME, OwnServer, message_of
+from modelserver.tools.tune.goal import ModelSetting
+from modelserver.tools.tune.own_server import NAME, OwnServer
 from modelserver.tools.tune.source import ModelSource
-
-if TYPE_CHECKING:
-    from modelserver.tools.tune.goal import ModelSetting
 
 _ROUNDS = 3  # minimum answers per client and measurement, unless that takes too long
 

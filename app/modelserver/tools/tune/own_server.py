@@ -13,18 +13,17 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlencode
 
 import httpx
 import psutil
 
 from modelserver.models.settings.settings import Settings
+from modelserver.tools.commands import message_of
 from modelserver.tools.tune.client import HOST
 from modelserver.tools.tune.errors import SettingRefused, TuningError
-
-if TYPE_CHECKING:
-    from modelserver.tools.tune.goal import ModelSetting
+from modelserver.tools.tune.goal import ModelSetting
 
 NAME = "tuned"
 QUEUE = 100_000  # requests: more than any load of the tuner
@@ -49,8 +48,8 @@ class OwnServer:
     def __init__(self, folder: Path, store: Path, *, base: Path | None = None, largest_body: int = 0) -> None:
         self.inference, self._management, metrics = free_ports(3)
         self._folder = folder
-        self._temp = folder / "tmp"
-        self._temp.mkdir(parents=True, exist_ok=True)
+        temp = folder / "tmp"
+        temp.mkdir(parents=True, exist_ok=True)
         config = folder / "config.properties"
         settings = {
             "inference_address": f"http://{HOST}:{self.inference}",
@@ -70,20 +69,13 @@ class OwnServer:
         if largest_body > Settings().max_request_size:
             own += f"max_request_size={largest_body}\n"
         config.write_bytes((base.read_bytes() + b"\n" if base else b"") + own.encode())
-        self._registered = False
-        self._process = self._start(config)
+        environment = own_environment(os.environ) | {"TMPDIR": str(temp)}
+        self._process = start_process(server_command(config), folder, environment, folder / "output")
         try:
             self._wait()
         except BaseException:
             self.stop()
             raise
-
-    def _start(self, config: Path) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "modelserver", "--start", "--foreground", "--ncs"]
-        environment = own_environment(os.environ) | {"TMPDIR": str(self._temp)}
-        return start_process(
-            [*command, "--ts-config", str(config)], self._folder, environment, self._folder / "output"
-        )
 
     def _wait(self) -> None:
         deadline = time.monotonic() + _START_TIMEOUT
@@ -95,25 +87,18 @@ class OwnServer:
         raise TuningError(f"The server to measure does not start:\n{last_output(self._folder / 'output')}")
 
     def register(self, url: str, setting: ModelSetting) -> dict[str, Any]:
-        """Serve the model with this setting instead of the last one; returns its description.
+        """Serve the model with this setting, in place of one from before; returns its description.
 
         Raises Refused with the server's answer if that fails.
         """
-        self.unregister()
+        self._call(self._management, "DELETE", f"/models/{NAME}", timeout=_REGISTER_TIMEOUT)
         query = urlencode({"url": url, "model_name": NAME, "synchronous": "true", **setting.parameters()})
         status, body = self._call(self._management, "POST", f"/models?{query}", timeout=_REGISTER_TIMEOUT)
         if status != 200:
             raise SettingRefused(message_of(body) or f"registration failed with {status}")
-        self._registered = True
         _, body = self._call(self._management, "GET", f"/models/{NAME}")
         described: dict[str, Any] = json.loads(body)[0]
         return described
-
-    def unregister(self) -> None:
-        """Ends the model's workers, if there is a model."""
-        if self._registered:
-            self._registered = False
-            self._call(self._management, "DELETE", f"/models/{NAME}", timeout=_REGISTER_TIMEOUT)
 
     def ask(self, body: bytes, content_type: str) -> tuple[int, bytes]:
         """One prediction: status and body."""
@@ -134,6 +119,12 @@ class OwnServer:
         except httpx.HTTPError as error:
             raise ConnectionError(repr(error)) from error
         return answer.status_code, answer.content
+
+
+def server_command(config: Path) -> list[str]:
+    """Starts modelserver in the foreground with a configuration."""
+    command = [sys.executable, "-m", "modelserver", "--start", "--foreground", "--ncs"]
+    return [*command, "--ts-config", str(config)]
 
 
 def start_process(
@@ -198,16 +189,6 @@ def own_environment(environment: Mapping[str, str]) -> dict[str, str]:
         parts = variables["PYTHONPATH"].split(os.pathsep)
         variables["PYTHONPATH"] = os.pathsep.join(str(Path(part).resolve()) for part in parts if part)
     return variables
-
-
-def message_of(body: bytes) -> str:
-    """The message of an error body, on one line."""
-    try:
-        document = json.loads(body)
-    except ValueError:
-        document = None
-    message = document.get("message") if isinstance(document, dict) else None
-    return " ".join(str(message or body.decode("utf-8", "replace")).split())[:_LAST_OUTPUT]
 
 
 _chosen: set[int] = set()

@@ -13,17 +13,14 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from modelserver.tools.tune import sweep
+from modelserver.tools.tune.bench import LocalBench
 from modelserver.tools.tune.errors import SettingRefused, TuningError
 from modelserver.tools.tune.figure import Figure, void
 from modelserver.tools.tune.goal import CLOSE, Goal, ModelSetting, Point, best, nearest, ranked
+from modelserver.tools.tune.progress import Progressing
 from modelserver.tools.tune.sweep import Costs, SearchBounds
-
-if TYPE_CHECKING:
-    from modelserver.tools.tune.bench import LocalBench
-    from modelserver.tools.tune.progress import Progressing
 
 # Shares of the budget after which a stage starts nothing new, except for a required minimum.
 _COSTS_UNTIL, _SWEEP_UNTIL = 0.3, 0.65

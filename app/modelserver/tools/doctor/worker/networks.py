@@ -9,14 +9,10 @@ import io
 import sys
 from collections.abc import Iterator
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from modelserver.tools.doctor.probing import SourceLine, Training
 from modelserver.tools.doctor.worker.watch import place_of_caller, place_of_code
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 
 # Modules of torch with layers that compute something else while training.
 _DEPEND: Final = ("torch.nn.modules.dropout", "torch.nn.modules.batchnorm", "torch.nn.modules.instancenorm")
@@ -45,7 +41,7 @@ class Gradients(contextlib.ExitStack):
         """Whether the graph was for nothing."""
         return self._built and not self._used
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Gradients:
         torch = sys.modules.get("torch")
         if torch is not None:
             # The hooks are called for each tensor that is saved for the backward pass.
@@ -74,7 +70,7 @@ class Building(contextlib.ExitStack):
         self.place: SourceLine | None = None
         self._folder = folder
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Building:
         torch = sys.modules.get("torch")
         if torch is not None:
             registered = torch.nn.modules.module.register_module_parameter_registration_hook

@@ -15,7 +15,7 @@ from collections import defaultdict
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -26,10 +26,6 @@ from modelserver.tools.doctor.worker.watch import CallWatch, place_of_caller, pl
 from modelserver_handlers.errors import text_of
 from modelserver_handlers.failures import in_short
 from modelserver_handlers.loader import Entry, LoadedHandler, load_handler
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 
 # How long imports take, by package, and which of them the model's own code asks for.
 
@@ -51,7 +47,7 @@ class ImportClock:
         self._machinery: Any = importlib._bootstrap
         self._original: Any = getattr(self._machinery, _NAME, None)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> ImportClock:
         if self._original is not None:
             setattr(self._machinery, _NAME, self._find_and_load)
         return self
