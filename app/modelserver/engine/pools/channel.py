@@ -63,7 +63,8 @@ class FrameChannel(asyncio.BaseProtocol):
             arena.close()
         if not self._gone.done():
             self._gone.set_result(None)
-        self._on_lost(self._reason or (str(exc) if exc else None))
+        # A process that was killed with messages unread resets its connection, which is an end like others.
+        self._on_lost(self._reason or (None if exc is None or isinstance(exc, ConnectionError) else str(exc)))
 
     async def finish(self, patience: float) -> None:
         """Waits up to ``patience`` seconds until everything the ended worker sent has been read."""

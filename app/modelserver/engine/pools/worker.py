@@ -477,7 +477,7 @@ class Worker:
         if self.state is WorkerState.READY:
             self.state = WorkerState.LOADING
         if reason is not None:
-            _log.error("Worker %s sent an invalid message: %s", self.label, reason)
+            _log.error("The connection to worker %s broke: %s", self.label, reason)
         if self.flights.process is not None:
             # Usually it is exiting: giving it a moment preserves its exit status.
             self._loop.call_later(2.0, self.flights.process.kill)
