@@ -14,13 +14,22 @@ def test_reads_fallbacks_by_name_and_version():
     assert ignored_values(text) == []
 
 
-@pytest.mark.parametrize("value", ["0", "-1", "1.5", "true", "null", '"abc"', "[1]"])
-def test_useless_values_are_refused(value):
-    text = f'{{"noop": {{"1.0": {{"batchSize": {value}}}}}}}'
+USELESS = ["0", "-1", "1.5", "true", "null", '"abc"', "[1]"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "reason"),
+    [
+        *((f'"batchSize": {value}', "a whole number above 0 is needed") for value in USELESS),
+        ('"batchsize": 8', "it is not a known key; did you mean batchSize?"),
+        ('"x": 1', "it is not a known key"),
+    ],
+)
+def test_useless_settings_are_refused(setting, reason):
+    text = f'{{"noop": {{"1.0": {{{setting}}}}}}}'
     assert parse_models(text) == {"noop": {"1.0": ModelDefaults()}}
-    assert ignored_values(text) == [
-        f"models=noop 1.0 batchSize={value} is ignored: a whole number above 0 is needed"
-    ]
+    key, value = setting.replace('"', "", 2).split(": ")
+    assert ignored_values(text) == [f"models=noop 1.0 {key}={value} is ignored: {reason}"]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "1", '{"a": 1}', '{"a": {"1.0": []}}'])

@@ -11,7 +11,7 @@ from typing import Any, cast
 from modelserver.errors import ConfigError
 from modelserver.models.settings.checks import check
 from modelserver.models.settings.key import DEFAULT, TORCHSERVE, Key, Kind, one_line, property_text
-from modelserver.models.settings.model_defaults import ignored_values
+from modelserver.models.settings.model_defaults import ignored_values, meant
 from modelserver.models.settings.settings import ANY_URL, BATCHER, KEYS, NOT_YET, TLS, Settings
 from modelserver.models.settings.sources import SettingText, find_config_file, gather, is_true
 from modelserver.models.settings.values import convert
@@ -33,7 +33,7 @@ def remarks(
     """
     for name, (text, key) in ((name, (item.text, KEYS.get(name))) for name, item in texts.items()):
         if key is None:
-            yield _unknown(name)
+            yield f"{name} is not a known setting and is ignored{meant(name, KEYS)}"
             continue
         if name in unusable:
             yield f"{unusable[name]}; it is ignored, {name} has no effect here"
@@ -79,12 +79,6 @@ def _why_unknown(variable: str, known: Mapping[str, str]) -> str:
         return f"{variable} (only the configuration file sets it)"
     close = get_close_matches(variable[3:], [name[3:] for name in known if name.startswith("TS_")], n=1)
     return f"{variable} (no such setting{f'; did you mean TS_{close[0]}?' if close else ''})"
-
-
-def _unknown(name: str) -> str:
-    close = get_close_matches(name, KEYS, n=1)
-    hint = f"; did you mean {close[0]}?" if close else ""
-    return f"{name} is not a known setting and is ignored{hint}"
 
 
 @dataclass(frozen=True, slots=True)

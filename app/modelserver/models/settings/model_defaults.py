@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 _WHOLE = re.compile(r"[0-9]{1,15}")
 RUNTIMES = ("python", "python3", "LSP")
+# Keys that snapshots have too.
+_OTHERS = ("runtimeType", "marName", "defaultVersion")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +54,11 @@ def parse_models(text: str) -> ModelTable:
 
 def models_text(table: ModelTable) -> str:
     """The property as text (reference 3.4)."""
-    return json.dumps(
-        {
-            name: {version: _as_properties(settings) for version, settings in versions.items()}
-            for name, versions in table.items()
-        }
-    )
+    document = {
+        name: {version: _as_properties(settings) for version, settings in versions.items()}
+        for name, versions in table.items()
+    }
+    return json.dumps(document)
 
 
 def _as_properties(settings: ModelDefaults) -> dict[str, object]:
@@ -66,14 +68,26 @@ def _as_properties(settings: ModelDefaults) -> dict[str, object]:
 
 
 def ignored_values(text: str) -> list[str]:
-    """A warning for each value that ``parse_models`` ignored; the text must be valid."""
+    """A warning for each value and unknown key that ``parse_models`` ignored; the text must be valid."""
     return [
-        f"models={name} {version} {key}={json.dumps(value)} is ignored: a whole number above 0 is needed"
+        f"models={name} {version} {key}={json.dumps(value)} is ignored: {reason}"
         for name, versions in _document(text).items()
         for version, settings in versions.items()
         for key, value in settings.items()
-        if key in _NUMBERS and _number(value) is None
+        if (reason := _why_ignored(key, value))
     ]
+
+
+def _why_ignored(key: str, value: object) -> str:
+    if key in _NUMBERS:
+        return "" if _number(value) else "a whole number above 0 is needed"
+    return "" if key in _OTHERS else f"it is not a known key{meant(key, _NUMBERS)}"
+
+
+def meant(name: str, known: Collection[str]) -> str:
+    """``; did you mean X?``, with the known name that is very similar; nothing if there is none."""
+    close = get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def _document(text: str) -> dict[str, dict[str, dict[str, object]]]:
@@ -93,11 +107,9 @@ def _object(value: object, what: str) -> dict[str, object]:
 
 
 def _defaults(settings: Mapping[str, object]) -> ModelDefaults:
-    runtime = settings.get("runtimeType")
+    runtime: Any = settings.get("runtimeType")
     values: dict[str, Any] = {field: _number(settings.get(key)) for key, field in _NUMBERS.items()}
-    return ModelDefaults(
-        **values, runtime_type=runtime if isinstance(runtime, str) and runtime in RUNTIMES else None
-    )
+    return ModelDefaults(**values, runtime_type=runtime if runtime in RUNTIMES else None)
 
 
 def _number(value: object) -> int | None:

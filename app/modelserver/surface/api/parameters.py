@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Collection, Iterable, Mapping
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from starlette.responses import Response
 
 from modelserver.errors import BadRequest
+from modelserver.models.settings.model_defaults import meant
 from modelserver.surface.http.answers import JSON, pretty
 from modelserver.surface.http.content import read_parameters_body
 from modelserver.surface.http.trace_context import trace_context
@@ -50,11 +50,9 @@ class Parameters:
         _log.warning("%s", text)
 
     def warn_of_unknown(self, known: Collection[str]) -> None:
-        unknown = [name for name in self._values if name not in known]
+        unknown = [name[:LONGEST_NAME] for name in self._values if name not in known]
         for name in unknown[:_MOST_WARNINGS]:
-            close = get_close_matches(name[:LONGEST_NAME], known, n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            self.warn(f"The parameter {name[:LONGEST_NAME]!r} is unknown and is ignored{hint}")
+            self.warn(f"The parameter {name!r} is unknown and is ignored{meant(name, known)}")
 
     @classmethod
     def of_query(cls, request: Request) -> Parameters:
