@@ -4,18 +4,7 @@ import re
 
 import pytest
 import yaml
-from tests.deploy.manifests import (
-    KSERVE,
-    KUBERNETES,
-    container,
-    gauges,
-    in_folder,
-    not_restricted,
-    resources,
-    unbounded_disk,
-    variables,
-    walk,
-)
+from tests.deploy import manifests
 from tests.deploy.schemas import problems
 from tests.documents import describe_listener
 
@@ -27,7 +16,11 @@ from modelserver.run.cli import build_parser, setting_flags
 from modelserver.surface.auth.scopes import needed_scope
 from modelserver.tools.container.__main__ import HTTP_PORT, METRICS_PORT, MOUNTED, prepare
 
-_ALL = {name: resource for name, resource in in_folder(KSERVE) if resource["kind"] != "Kustomization"}
+_ALL = {
+    name: resource
+    for name, resource in manifests.in_folder(manifests.KSERVE)
+    if resource["kind"] != "Kustomization"
+}
 _RUNTIMES = {
     resource["metadata"]["name"]: resource["spec"]
     for resource in _ALL.values()
@@ -35,7 +28,7 @@ _RUNTIMES = {
 }
 _INFERENCE = [each for each in _ALL.values() if each["kind"] == "InferenceService"]
 _SERVICES = {each["metadata"]["name"]: each for each in _INFERENCE}
-_CONFIG = yaml.safe_load((KSERVE / "model-config.yaml").read_text(encoding="utf-8"))
+_CONFIG = yaml.safe_load((manifests.KSERVE / "model-config.yaml").read_text(encoding="utf-8"))
 _KSERVES_OWN = "kserve-torchserve"
 
 
@@ -69,8 +62,8 @@ def loaded(runtime, folder, monkeypatch, *more, **labels):
         assert "{{" not in text
         return text.replace(str(MOUNTED), str(folder))
 
-    spec = container(_RUNTIMES[runtime])
-    environment = {name: fill(value) for name, value in variables(spec).items()}
+    spec = manifests.container(_RUNTIMES[runtime])
+    environment = {name: fill(value) for name, value in manifests.variables(spec).items()}
     flags, environment = prepare([*(fill(word) for word in spec["args"]), *more], environment)
     options = build_parser().parse_args(flags)
     assert options.foreground
@@ -83,10 +76,10 @@ def test_kserves_resources_keep_to_the_published_schema(name):
 
 
 def test_a_wrong_inference_service_is_reported():
-    (wrong, *_) = resources(KSERVE / "inferenceservice.yaml")
+    (wrong, *_) = manifests.resources(manifests.KSERVE / "inferenceservice.yaml")
     wrong["spec"]["predictor"]["model"]["modelFormat"] = "pytorch"
     wrong["spec"]["predictor"]["minReplica"] = 1
-    (runtime, *_) = resources(KSERVE / "clusterservingruntime.yaml")
+    (runtime, *_) = manifests.resources(manifests.KSERVE / "clusterservingruntime.yaml")
     runtime["spec"]["containers"][0]["argument"] = []
 
     assert sorted(problems(wrong)) == [
@@ -103,7 +96,7 @@ def test_services_leave_batches_and_settings_to_the_server(name):
     look like settings. Pods have the time of the plain Deployment's to drain: in Standard mode by a field of
     its own, in Knative's, which alone starts a pod for a request, by the longest time of a request.
     """
-    assert {"batcher", "logger"}.isdisjoint(dict(walk(_SERVICES[name])))
+    assert {"batcher", "logger"}.isdisjoint(dict(manifests.walk(_SERVICES[name])))
 
     limit = _SERVICES[name]["spec"]["predictor"].get("containerConcurrency", 0)
 
@@ -111,15 +104,15 @@ def test_services_leave_batches_and_settings_to_the_server(name):
 
     assert _SERVICES[name]["spec"]["predictor"]["enableServiceLinks"] is False
 
-    (deployment,) = resources(KUBERNETES / "deployment.yaml")
+    (deployment,) = manifests.resources(manifests.KUBERNETES / "deployment.yaml")
     predictor = _SERVICES[name]["spec"]["predictor"]
-    runtime = container(_RUNTIMES[predictor["model"]["runtime"]])
+    runtime = manifests.container(_RUNTIMES[predictor["model"]["runtime"]])
     is_knative = predictor.get("minReplicas") == 0
     mode = _SERVICES[name]["metadata"]["annotations"]["serving.kserve.io/deploymentMode"]
     seconds = deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
 
     assert mode == ("Knative" if is_knative else "Standard")
-    assert runtime["lifecycle"] == container(deployment["spec"]["template"]["spec"])["lifecycle"]
+    assert runtime["lifecycle"] == manifests.container(deployment["spec"]["template"]["spec"])["lifecycle"]
     assert is_knative or predictor["terminationGracePeriodSeconds"] == seconds
     assert not is_knative or predictor["timeout"] >= seconds
 
@@ -154,7 +147,7 @@ def test_all_protocols_have_a_runtime():
         ("pytorch", True, 3)
     }
 
-    (runtime,) = resources(KSERVE / "servingruntime-torchserve.yaml")
+    (runtime,) = manifests.resources(manifests.KSERVE / "servingruntime-torchserve.yaml")
 
     assert runtime["kind"] == "ServingRuntime"
     assert runtime["metadata"]["name"] == _KSERVES_OWN
@@ -168,22 +161,22 @@ def test_containers_are_what_kserve_expects(name):
     """One with KServe's name, and one port, which Knative insists on and probes ask. Each variable is a
     setting's, or one of those for folders, which lie in the writable volume.
     """
-    spec = container(_RUNTIMES[name])
+    spec = manifests.container(_RUNTIMES[name])
 
     assert spec["name"] == "kserve-container"
     assert len(spec["ports"]) == 1
     assert spec["securityContext"]["readOnlyRootFilesystem"]
-    assert not_restricted(_RUNTIMES[name]) == []
-    assert unbounded_disk(_RUNTIMES[name]) == []
+    assert manifests.not_restricted(_RUNTIMES[name]) == []
+    assert manifests.unbounded_disk(_RUNTIMES[name]) == []
     assert [mount["name"] for mount in spec["volumeMounts"]] == [
         v["name"] for v in _RUNTIMES[name]["volumes"]
     ]
 
     known = {key.env for key in KEYS.values()}
-    for variable, value in variables(container(_RUNTIMES[name])).items():
+    for variable, value in manifests.variables(manifests.container(_RUNTIMES[name])).items():
         assert variable in known or value.startswith("/tmp/")
 
-    spec = container(_RUNTIMES[name])
+    spec = manifests.container(_RUNTIMES[name])
     (port,) = (port["containerPort"] for port in spec["ports"])
     for probe in (spec["livenessProbe"], spec["readinessProbe"]):
         (request,) = (probe[way] for way in ("httpGet", "grpc", "tcpSocket") if way in probe)
@@ -202,7 +195,7 @@ def test_containers_are_what_kserve_expects(name):
 def test_a_torchserve_layout_is_served_on_the_runtimes_port(name, tmp_path, monkeypatch):
     """Whatever the file says of addresses; its models, their names and their batches are the file's."""
     settings = loaded(name, mounted(tmp_path), monkeypatch, serviceEnvelope="kserve").settings
-    (port,) = (port["containerPort"] for port in container(_RUNTIMES[name])["ports"])
+    (port,) = (port["containerPort"] for port in manifests.container(_RUNTIMES[name])["ports"])
     grpc = "grpc-v2" in _RUNTIMES[name]["protocolVersions"]
 
     assert str(settings.inference_address) == f"http://0.0.0.0:{HTTP_PORT}"
@@ -262,13 +255,13 @@ def test_autoscalers_read_gauges_of_a_services_pods():
 
     full = str(_CONFIG["batcher"]["maxBatchSize"])
     assert request == {"modelserver_queue_requests": full, "modelserver_batches_in_flight": "0.8"}
-    assert set(request) <= gauges()
+    assert set(request) <= manifests.gauges()
 
-    service, autoscaler = resources(KSERVE / "inferenceservice-hpa.yaml")
+    service, autoscaler = manifests.resources(manifests.KSERVE / "inferenceservice-hpa.yaml")
     name = service["metadata"]["name"]
     (metric,) = autoscaler["spec"]["metrics"]
 
     assert service["metadata"]["annotations"]["serving.kserve.io/autoscalerClass"] == "external"
     assert autoscaler["spec"]["scaleTargetRef"]["name"] == f"{name}-predictor"
-    assert metric["pods"]["metric"]["name"] in gauges()
+    assert metric["pods"]["metric"]["name"] in manifests.gauges()
     assert "minReplicas" not in service["spec"]["predictor"]

@@ -7,18 +7,7 @@ import subprocess
 
 import pytest
 import yaml
-from tests.deploy.manifests import (
-    KUBERNETES,
-    ROOT,
-    container,
-    gauges,
-    in_folder,
-    not_restricted,
-    resources,
-    settings_of,
-    unbounded_disk,
-    variables,
-)
+from tests.deploy import manifests
 from tests.deploy.schemas import problems
 from tests.documents import describe_listener
 
@@ -27,7 +16,7 @@ from modelserver.ext.tokens.operator_tokens import read_token_file
 from modelserver.run.cli import build_parser
 from modelserver.surface.auth.scopes import Scope, needed_scope
 
-_ALL = dict(in_folder(KUBERNETES))
+_ALL = dict(manifests.in_folder(manifests.KUBERNETES))
 _NAME = {"app.kubernetes.io/name": "modelserver"}
 
 # Seconds from the end of the drain to that of the process: workers, connections, gRPC (server.py).
@@ -35,7 +24,7 @@ _CLOSING = 2.0 + 5.0 + 5.0
 
 
 def one(file):
-    (result,) = resources(KUBERNETES / file)
+    (result,) = manifests.resources(manifests.KUBERNETES / file)
     return result
 
 
@@ -46,7 +35,9 @@ def pod():
 def configured(folder):
     """The settings of the generated ConfigMap; its directories are made below ``folder``."""
     (made,) = one("kustomization.yaml")["configMapGenerator"]
-    return settings_of(folder, (KUBERNETES / made["files"][0]).read_text(encoding="utf-8"))
+    return manifests.settings_of(
+        folder, (manifests.KUBERNETES / made["files"][0]).read_text(encoding="utf-8")
+    )
 
 
 @pytest.mark.parametrize("name", [name for name in _ALL if "Kustomization" not in name])
@@ -75,14 +66,14 @@ def test_the_kustomization_names_files_that_are_there():
     """
     kustomization = one("kustomization.yaml")
     named = set(kustomization["resources"])
-    files = {path.name for path in KUBERNETES.glob("*.yaml")}
+    files = {path.name for path in manifests.KUBERNETES.glob("*.yaml")}
 
     assert named <= files
     assert files - named == {"kustomization.yaml", "secret.yaml", "scaledobject.yaml"}
-    assert sorted(path.name for path in KUBERNETES.iterdir() if path.name not in files) == [
+    assert sorted(path.name for path in manifests.KUBERNETES.iterdir() if path.name not in files) == [
         "config.properties"
     ]
-    assert [image["name"] for image in kustomization["images"]] == [container(pod())["image"]]
+    assert [image["name"] for image in kustomization["images"]] == [manifests.container(pod())["image"]]
 
     (made,) = one("kustomization.yaml")["configMapGenerator"]
     (volume,) = [volume for volume in pod()["volumes"] if volume["name"] == "config"]
@@ -93,7 +84,7 @@ def test_the_kustomization_names_files_that_are_there():
 
 
 def test_the_variant_for_openshift_fixes_no_user():
-    (variant,) = resources(ROOT / "deploy" / "openshift" / "kustomization.yaml")
+    (variant,) = manifests.resources(manifests.ROOT / "deploy" / "openshift" / "kustomization.yaml")
     (patch,) = variant["patches"]
     removed = [step["path"] for step in yaml.safe_load(patch["patch"]) if step["op"] == "remove"]
     security = pod()["securityContext"]
@@ -104,13 +95,13 @@ def test_the_variant_for_openshift_fixes_no_user():
     assert variant["resources"] == ["../kubernetes"]
     assert patch["target"] == {"kind": "Deployment", "name": "modelserver"}
     assert sorted(removed) == sorted(numbers)
-    assert container(pod())["securityContext"].keys().isdisjoint({"runAsUser", "runAsGroup"})
+    assert manifests.container(pod())["securityContext"].keys().isdisjoint({"runAsUser", "runAsGroup"})
 
 
 @functools.cache
 def overlay(folder):
     """A variant of deploy/kubernetes, as kustomize makes it; its resources by kind."""
-    command = ["kubectl", "kustomize", str(ROOT / "deploy" / folder)]
+    command = ["kubectl", "kustomize", str(manifests.ROOT / "deploy" / folder)]
     made = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return {result["kind"]: result for result in yaml.safe_load_all(made)}
 
@@ -145,7 +136,7 @@ def test_the_variant_without_pods_has_one_autoscaler():
     assert push["metadata"]["interceptorRoute"] == made["InterceptorRoute"]["metadata"]["name"]
     assert route["target"]["service"] == made["Service"]["metadata"]["name"]
     assert route["target"]["port"] in [port["port"] for port in made["Service"]["spec"]["ports"]]
-    assert set(re.findall(r"modelserver_\w+", busy["metadata"]["query"])) <= gauges()
+    assert set(re.findall(r"modelserver_\w+", busy["metadata"]["query"])) <= manifests.gauges()
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
@@ -154,9 +145,9 @@ def test_the_variants_for_gpus_and_the_queue_change_what_they_say():
     spec = made["Deployment"]["spec"]
 
     assert spec["strategy"] == {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
-    limits = container(spec["template"]["spec"])["resources"]["limits"]
-    assert limits == {**container(pod())["resources"]["limits"], "nvidia.com/gpu": 1}
-    assert container(spec["template"]["spec"])["image"] == "modelserver:cuda"
+    limits = manifests.container(spec["template"]["spec"])["resources"]["limits"]
+    assert limits == {**manifests.container(pod())["resources"]["limits"], "nvidia.com/gpu": 1}
+    assert manifests.container(spec["template"]["spec"])["image"] == "modelserver:cuda"
     assert made["HorizontalPodAutoscaler"]["spec"]["minReplicas"] == 1
 
     plain, both = (
@@ -192,8 +183,8 @@ def test_the_settings_keep_management_in_the_pod(tmp_path):
     assert (loaded.settings.log_files, loaded.settings.log_probes) == (False, False)
     assert loaded.settings.token_file == tmp_path / "tokens"
 
-    options = build_parser().parse_args(container(pod())["args"])
-    mounts = {mount["name"]: mount["mountPath"] for mount in container(pod())["volumeMounts"]}
+    options = build_parser().parse_args(manifests.container(pod())["args"])
+    mounts = {mount["name"]: mount["mountPath"] for mount in manifests.container(pod())["volumeMounts"]}
 
     assert options.ts_config == f"{mounts['config']}/config.properties"
     assert options.no_config_snapshots
@@ -217,7 +208,7 @@ def test_ports_are_those_of_the_settings(tmp_path):
     }
     annotations = one("deployment.yaml")["spec"]["template"]["metadata"]["annotations"]
 
-    assert {port["name"]: port["containerPort"] for port in container(pod())["ports"]} == expected
+    assert {port["name"]: port["containerPort"] for port in manifests.container(pod())["ports"]} == expected
     assert {port["targetPort"]: port["port"] for port in one("service.yaml")["spec"]["ports"]} == expected
     assert annotations["prometheus.io/port"] == str(expected["metrics"])
     assert annotations["prometheus.io/path"] in describe_listener("metrics", "0")["paths"]
@@ -225,7 +216,7 @@ def test_ports_are_those_of_the_settings(tmp_path):
 
 @pytest.mark.parametrize("probe", ["startupProbe", "livenessProbe", "readinessProbe"])
 def test_probes_are_answered_without_a_token(probe):
-    request = container(pod())[probe]["httpGet"]
+    request = manifests.container(pod())[probe]["httpGet"]
 
     assert request["port"] == "http"
     assert "get" in describe_listener("inference", "0")["paths"][request["path"]]
@@ -234,13 +225,16 @@ def test_probes_are_answered_without_a_token(probe):
 
 def test_only_readiness_depends_on_models():
     """A pod whose worker is being replaced gets no requests, but it is not restarted."""
-    paths = {name: container(pod())[f"{name}Probe"]["httpGet"]["path"] for name in ("liveness", "readiness")}
+    paths = {
+        name: manifests.container(pod())[f"{name}Probe"]["httpGet"]["path"]
+        for name in ("liveness", "readiness")
+    }
     assert paths == {"liveness": "/v2/health/live", "readiness": "/v2/health/ready"}
 
 
 def test_there_is_time_to_drain(tmp_path):
     """The grace period holds what happens first, the drain, and the end of the process."""
-    sleep, pause = container(pod())["lifecycle"]["preStop"]["exec"]["command"]
+    sleep, pause = manifests.container(pod())["lifecycle"]["preStop"]["exec"]["command"]
     grace = pod()["terminationGracePeriodSeconds"]
 
     assert sleep == "sleep"
@@ -249,24 +243,24 @@ def test_there_is_time_to_drain(tmp_path):
 
 def test_the_pod_has_no_rights_that_it_does_not_need():
     """The image's user, not root; what the server writes lies in bounded volumes, the rest is read only."""
-    dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
-    around, inside = pod()["securityContext"], container(pod())["securityContext"]
+    dockerfile = (manifests.ROOT / "Dockerfile").read_text(encoding="utf-8")
+    around, inside = pod()["securityContext"], manifests.container(pod())["securityContext"]
 
-    assert not_restricted(pod()) == []
+    assert manifests.not_restricted(pod()) == []
     assert f"USER {around['runAsUser']}:{around['runAsGroup']}\n" in dockerfile
     assert inside["readOnlyRootFilesystem"]
     assert (pod()["automountServiceAccountToken"], pod()["enableServiceLinks"]) == (False, False)
 
     volumes = {volume["name"]: volume for volume in pod()["volumes"]}
-    mounts = {mount["mountPath"]: mount for mount in container(pod())["volumeMounts"]}
+    mounts = {mount["mountPath"]: mount for mount in manifests.container(pod())["volumeMounts"]}
     writable = {path for path, mount in mounts.items() if "emptyDir" in volumes[mount["name"]]}
 
-    assert writable == {"/tmp", *variables(container(pod())).values()}
-    assert set(variables(container(pod()))) == {"XDG_CACHE_HOME"}
+    assert writable == {"/tmp", *manifests.variables(manifests.container(pod())).values()}
+    assert set(manifests.variables(manifests.container(pod()))) == {"XDG_CACHE_HOME"}
     assert all(mount.get("readOnly") for path, mount in mounts.items() if path not in writable)
     assert {mount["name"] for mount in mounts.values()} == set(volumes)
 
-    assert unbounded_disk(pod()) == []
+    assert manifests.unbounded_disk(pod()) == []
 
 
 def test_the_secret_has_a_token_for_each_scope(tmp_path):
@@ -311,7 +305,7 @@ def test_autoscalers_scale_the_deployment_by_its_gauges():
 
     assert [metric["type"] for metric in metrics] == ["Resource"]
 
-    folder = ROOT / "deploy" / "queue-metric"
+    folder = manifests.ROOT / "deploy" / "queue-metric"
     request = set(re.findall(r"modelserver_\w+", (folder / "kustomization.yaml").read_text(encoding="utf-8")))
     for trigger in one("scaledobject.yaml")["spec"]["triggers"]:
         request |= set(re.findall(r"modelserver_\w+", trigger["metadata"]["query"]))
@@ -319,7 +313,7 @@ def test_autoscalers_scale_the_deployment_by_its_gauges():
     (rule,) = adapter["rules"]["custom"]
 
     assert request == {"modelserver_queue_requests", "modelserver_batches_in_flight"}
-    assert request <= gauges()
+    assert request <= manifests.gauges()
     assert re.findall(r"modelserver_\w+", rule["seriesQuery"]) == ["modelserver_queue_requests"]
 
     pods = [

@@ -8,21 +8,7 @@ import pytest
 from hpack import Decoder, Encoder
 from tests.e2e.grpc_client import INFERENCE, channel, grpc_server, predict, stub
 from tests.e2e.serving import serving, wait_until
-from tests.ext.grpc.http2.talking import (
-    DATA,
-    END,
-    GOAWAY,
-    HEADERS,
-    PREFACE,
-    RESET,
-    SETTINGS,
-    WHOLE,
-    WINDOW,
-    Frame,
-    frame,
-    number,
-    setting,
-)
+from tests.ext.grpc.http2 import talking
 
 from modelserver.ext.grpc.framing import message_framed
 from modelserver.ext.grpc.http2.frames import Code
@@ -44,18 +30,20 @@ class Wire:
 
     def __init__(self, server):
         self.socket = socket.create_connection(("127.0.0.1", server.settings["grpc_inference_port"]), 20)
-        self.socket.sendall(PREFACE + frame(SETTINGS, 0, 0, setting(4, 1 << 20)))
-        self.socket.sendall(frame(WINDOW, 0, 0, number(1 << 28)))
+        self.socket.sendall(
+            talking.PREFACE + talking.frame(talking.SETTINGS, 0, 0, talking.setting(4, 1 << 20))
+        )
+        self.socket.sendall(talking.frame(talking.WINDOW, 0, 0, talking.number(1 << 28)))
         self._decoder, self._encoder = Decoder(), Encoder()
 
-    def head(self, stream, *fields, flags=WHOLE):
+    def head(self, stream, *fields, flags=talking.WHOLE):
         usual = [
             (":method", "POST"),
             (":scheme", "http"),
             (":path", METHOD),
             ("content-type", "application/grpc"),
         ]
-        return frame(HEADERS, flags, stream, self._encoder.encode([*usual, *fields]))
+        return talking.frame(talking.HEADERS, flags, stream, self._encoder.encode([*usual, *fields]))
 
     def hear(self):
         """The next frame; None at the end."""
@@ -63,7 +51,7 @@ class Wire:
         if start is None:
             return None
         payload = self._exactly(int.from_bytes(start[:3], "big"))
-        return Frame(start[3], start[4], int.from_bytes(start[5:9], "big"), payload)
+        return talking.Frame(start[3], start[4], int.from_bytes(start[5:9], "big"), payload)
 
     def _exactly(self, size):
         result = b""
@@ -83,12 +71,12 @@ class Wire:
         while len(result) < count:
             heard = self.hear()
             assert heard is not None, result
-            assert heard.kind != GOAWAY, heard
-            if heard.kind == HEADERS:
+            assert heard.kind != talking.GOAWAY, heard
+            if heard.kind == talking.HEADERS:
                 fields = dict(self._decoder.decode(heard.payload))
                 if "grpc-status" in fields:
                     result[heard.stream] = int(fields["grpc-status"])
-            elif heard.kind == RESET and heard.stream not in result:
+            elif heard.kind == talking.RESET and heard.stream not in result:
                 result[heard.stream] = -int.from_bytes(heard.payload, "big")
         return result
 
@@ -96,7 +84,7 @@ class Wire:
         """The code with which the server ends the connection."""
         code = None
         while (heard := self.hear()) is not None:
-            if heard.kind == GOAWAY:
+            if heard.kind == talking.GOAWAY:
                 code = Code(int.from_bytes(heard.payload[4:8], "big"))
         return code
 
@@ -128,7 +116,7 @@ def test_ten_thousand_streams_are_served_or_refused(server, wire):
     refused = wire.endings(10_000 - 4096)
     assert is_served(server)
     taken = [stream for stream in streams if stream not in refused]
-    wire.socket.sendall(b"".join(frame(DATA, END, stream, body) for stream in taken))
+    wire.socket.sendall(b"".join(talking.frame(talking.DATA, talking.END, stream, body) for stream in taken))
     served = wire.endings(4096)
 
     assert Counter((refused | served).values()) == {0: 4096, -Code.REFUSED_STREAM: 10_000 - 4096}
@@ -149,7 +137,9 @@ def test_rapid_resets_are_cut_off(server, wire):
     """Who gives up all calls that it opens is cut off, and what it opened is forgotten (CVE-2023-44487)."""
     body = message_framed(message())
     calls = (
-        wire.head(stream) + frame(DATA, END, stream, body) + frame(RESET, 0, stream, number(8))
+        wire.head(stream)
+        + talking.frame(talking.DATA, talking.END, stream, body)
+        + talking.frame(talking.RESET, 0, stream, talking.number(8))
         for stream in range(1, 100_000, 2)
     )
     assert is_cut_off(wire, calls)

@@ -9,19 +9,7 @@ import pytest
 from modelserver.engine.pools import ranks as ranks_module
 from modelserver.engine.pools.ranks import launch_worker
 from modelserver.engine.pools.spec import Ranks, Receiver, visible
-from modelserver.engine.wire.messages import (
-    Answer,
-    Broken,
-    Cancelled,
-    Loaded,
-    LoadFailed,
-    Ping,
-    Pong,
-    Predict,
-    Result,
-    Row,
-    Stop,
-)
+from modelserver.engine.wire import messages as wire
 
 
 class Listener:
@@ -60,7 +48,7 @@ def received(process, kind):
 
 
 def batch(sequence=0):
-    return Predict(sequence, [Row("r", 1)])
+    return wire.Predict(sequence, [wire.Row("r", 1)])
 
 
 async def test_each_rank_gets_its_variables(start, stage):
@@ -122,7 +110,7 @@ async def test_loaded_when_all_are(start, stage, listener):
     assert listener.messages == []
     one.load(splits=True, seconds=1.0)
 
-    assert listener.messages == [Loaded(splits=True, seconds=5.0)]
+    assert listener.messages == [wire.Loaded(splits=True, seconds=5.0)]
 
 
 async def test_one_that_cannot_load(start, stage, listener):
@@ -130,9 +118,9 @@ async def test_one_that_cannot_load(start, stage, listener):
     one, two, three = stage.processes
     two.output = "no such file"
     two.fail_to_load("broken", permanent=True)
-    three.say(LoadFailed("me too"))
+    three.say(wire.LoadFailed("me too"))
 
-    assert listener.messages == [LoadFailed("Rank 1: broken", permanent=True)]
+    assert listener.messages == [wire.LoadFailed("Rank 1: broken", permanent=True)]
     assert (one.killed, three.killed) == (True, True)
     assert await group.wait()
     assert group.last_output() == "no such file"
@@ -156,32 +144,32 @@ async def test_who_gets_batches(start, stage, broadcast, batches):
     """Every rank, with ``pp`` rank 0 alone; what a client's leaving changes, none (reference 18.1)."""
     group = await start(2, broadcast=broadcast)
     group.send(batch(), [b"x"])
-    group.send(Ping())
-    group.send(Cancelled(0, [0]))
+    group.send(wire.Ping())
+    group.send(wire.Cancelled(0, [0]))
 
-    assert [received(process, Predict) for process in stage.processes] == batches
-    assert [received(process, Ping) for process in stage.processes] == [1, 1]
-    assert [received(process, Cancelled) for process in stage.processes] == [0, 0]
+    assert [received(process, wire.Predict) for process in stage.processes] == batches
+    assert [received(process, wire.Ping) for process in stage.processes] == [1, 1]
+    assert [received(process, wire.Cancelled) for process in stage.processes] == [0, 0]
 
 
 async def test_only_rank_0_answers(start, stage, listener):
     await start(2)
     one, two = stage.processes
-    two.say(Result(0, [], 0.1))
-    two.say(Pong())
-    result = Result(0, [Answer(1)], 0.1)
+    two.say(wire.Result(0, [], 0.1))
+    two.say(wire.Pong())
+    result = wire.Result(0, [wire.Answer(1)], 0.1)
     one.say(result, [b"x"])
-    one.say(Pong())
+    one.say(wire.Pong())
 
-    assert listener.messages == [result, Pong()]
+    assert listener.messages == [result, wire.Pong()]
 
 
 async def test_the_gpu_of_any_rank_may_break(start, stage, listener):
     """The worker is not usable without it (F75)."""
     await start(2)
-    stage.processes[1].say(Broken("CUDA error"))
+    stage.processes[1].say(wire.Broken("CUDA error"))
 
-    assert listener.messages == [Broken("CUDA error")]
+    assert listener.messages == [wire.Broken("CUDA error")]
 
 
 async def test_a_batch_that_fails_at_another_rank(start, stage, listener, monkeypatch):
@@ -189,13 +177,13 @@ async def test_a_batch_that_fails_at_another_rank(start, stage, listener, monkey
     monkeypatch.setattr(ranks_module, "FAILED_GRACE", 0.01)
     group = await start(2)
     one, two = stage.processes
-    failed = [Answer(0, failed=True)]
-    two.say(Result(0, failed, 0.1))
-    one.say(Result(0, failed, 0.1))
+    failed = [wire.Answer(0, failed=True)]
+    two.say(wire.Result(0, failed, 0.1))
+    one.say(wire.Result(0, failed, 0.1))
     await asyncio.sleep(0.03)
     assert two.killed is False
 
-    two.say(Result(1, failed, 0.1))
+    two.say(wire.Result(1, failed, 0.1))
 
     assert await group.wait() == "lost rank 1, which was killed by SIGKILL"
     assert one.killed
@@ -220,14 +208,14 @@ async def test_an_end_in_order_takes_its_time(start, stage, listener):
     one, two = stage.processes
     group.send(batch(), [b"x"])
     two.answer()
-    group.send(Stop())
+    group.send(wire.Stop())
     assert two.killed is False
     await stage.settle()
     assert (one.killed, listener.lost) == (False, [])
     one.answer(b"y")
 
     assert await group.wait() == "exited with status 0"
-    assert [type(message) for message in listener.messages] == [Result]
+    assert [type(message) for message in listener.messages] == [wire.Result]
     await stage.settle()
     assert listener.lost == [None]
 

@@ -17,21 +17,11 @@ from modelserver.engine.pools.flights import MAX_IN_FLIGHT, REST
 from modelserver.engine.pools.pool import Pool
 from modelserver.engine.pools.spec import Node, PoolLimits, WorkerSpec, WorkerState, WorkerTimes
 from modelserver.engine.pools.worker import MANY_LOAD_FAILURES
-from modelserver.engine.wire.messages import (
-    Answer,
-    Load,
-    Loaded,
-    Predict,
-    Recalled,
-    Result,
-    Returned,
-    Row,
-    Stop,
-)
+from modelserver.engine.wire import messages as wire
 from modelserver.errors import ServiceUnavailable
 
 LIMITS = PoolLimits(batch_size=1, policy="greedy", max_delay=0.0, max_requests=10_000, max_bytes=1 << 20)
-SPEC = WorkerSpec(load=Load("m", "1.0", "/nowhere", "handler.py", 1), threads=1, frame_limit=1 << 20)
+SPEC = WorkerSpec(load=wire.Load("m", "1.0", "/nowhere", "handler.py", 1), threads=1, frame_limit=1 << 20)
 TIMES = WorkerTimes(startup=60.0, response=3600.0, silence=3600.0, max_retry=3600.0)
 
 
@@ -58,15 +48,15 @@ class Process:
         self._end = self._loop.create_future()
 
     def send(self, message, bodies=()):
-        if isinstance(message, Load):
-            self._later(0.0, self._say, Loaded(pipelined=self._world.pipelined), memoryview(b""))
-        elif isinstance(message, Predict):
+        if isinstance(message, wire.Load):
+            self._later(0.0, self._say, wire.Loaded(pipelined=self._world.pipelined), memoryview(b""))
+        elif isinstance(message, wire.Predict):
             seconds = max(float(body) for body in bodies)
             if self._way:
                 self._far(self._receive, message, seconds)
             else:
                 self._receive(message, seconds)
-        elif isinstance(message, Stop):
+        elif isinstance(message, wire.Stop):
             self._far(self._leave)
 
     def _receive(self, message, seconds):
@@ -95,7 +85,7 @@ class Process:
     def _answer(self, seconds):
         assert self._running is not None
         batch, self._running = self._running, None
-        result = Result(batch.sequence, [Answer(1) for _ in batch.rows], seconds)
+        result = wire.Result(batch.sequence, [wire.Answer(1) for _ in batch.rows], seconds)
         tail = memoryview(b"x" * len(batch.rows))
         if self._way:
             self._far(self._say, result, tail)
@@ -112,14 +102,14 @@ class Process:
         if taken and self._running is None and self._world.random.random() < 0.5:
             # It wanted to begin this one at the same moment.
             first = taken[0][0].sequence
-            self._later(0.0001, self._say, Returned(first), memoryview(b""))
+            self._later(0.0001, self._say, wire.Returned(first), memoryview(b""))
             return first + 1
         return self._next
 
     def _give_back(self, below):
         self._recalled = below
         self._waiting = [item for item in self._waiting if item[0].sequence >= below]
-        self._far(self._say, Recalled(self._next, below), memoryview(b""))
+        self._far(self._say, wire.Recalled(self._next, below), memoryview(b""))
 
     def _leave(self):
         if self._running is None and not self._waiting:
@@ -182,7 +172,9 @@ class World:
 
     def ask(self, pool, seconds):
         name, body = str(len(self.sent)), b"%.6f" % seconds
-        request = Request(name, [Row(name, len(body))], [body], pool.dispatch.clock(), on_done=self._ended)
+        request = Request(
+            name, [wire.Row(name, len(body))], [body], pool.dispatch.clock(), on_done=self._ended
+        )
         self.sent.append(request)
         pool.submit(request)
         return request

@@ -13,18 +13,7 @@ from modelserver.engine.pools import worker as worker_module
 from modelserver.engine.pools.gate import StartGate
 from modelserver.engine.pools.spec import WorkerState, backoff
 from modelserver.engine.pools.worker import Worker
-from modelserver.engine.wire.messages import (
-    GPU_BROKEN,
-    Answer,
-    Broken,
-    Cancelled,
-    Fitting,
-    Parts,
-    Ping,
-    Pong,
-    Result,
-    Row,
-)
+from modelserver.engine.wire import messages as wire
 from modelserver.errors import GpuFailed, OutOfMemory, ResponseTimeout, StartFailed, WorkerDied
 
 pytestmark = pytest.mark.usefixtures("simulated_time")
@@ -61,7 +50,7 @@ class Owner:
 
 
 def batch():
-    return Batch([Parcel(Request("id", [Row("id", 4)], [b"body"], 0.0), 0, 1)], 1, "size")
+    return Batch([Parcel(Request("id", [wire.Row("id", 4)], [b"body"], 0.0), 0, 1)], 1, "size")
 
 
 @pytest.fixture
@@ -311,7 +300,7 @@ async def test_process_with_a_broken_gpu_is_replaced_without_a_pause(start, stag
     worker, process = await start()
     worker.flights.send(running := batch())
     worker.flights.send(waiting := batch())
-    process.say(Broken("AcceleratorError: CUDA error"))
+    process.say(wire.Broken("AcceleratorError: CUDA error"))
     state = worker.state
     process.answer(b"why", status=500)
     process.exit("exited with status 1")
@@ -336,7 +325,7 @@ async def test_worker_without_its_engine_says_why(start, output, more, lost, sta
     worker, process = await start()
     worker.flights.send(batch())
     process.output = output
-    process.say(Broken("the engine has ended", of_gpu=False))
+    process.say(wire.Broken("the engine has ended", of_gpu=False))
     process.exit("exited with status 1")
     (await stage.enter(2)).load()
 
@@ -351,7 +340,7 @@ async def test_gpu_that_breaks_again_and_again_starts_after_a_pause(stage, worke
         for _ in range(answers):
             worker.flights.send(batch())
             process.answer()
-        process.say(Broken("CUDA error"))
+        process.say(wire.Broken("CUDA error"))
         process.exit()
     await stage.enter(5)
 
@@ -361,11 +350,11 @@ async def test_gpu_that_breaks_again_and_again_starts_after_a_pause(stage, worke
 async def test_rows_that_fit_into_a_gpu_are_learned_by_each_process(start, stage, caplog):
     caplog.set_level("INFO", "modelserver.workers")
     worker, process = await start()
-    process.say(Fitting(4))
+    process.say(wire.Fitting(4))
     most = [worker.most_rows]
-    process.say(Fitting(0))
+    process.say(wire.Fitting(0))
     most.append(worker.most_rows)
-    process.say(Fitting(2))
+    process.say(wire.Fitting(2))
     process.exit()
     await stage.enter(2)
 
@@ -396,9 +385,9 @@ async def test_process_that_gives_signs_of_life_is_left_alone(start, stage):
     _, process = await start(silence=30.0)
     for _ in range(10):
         await asyncio.sleep(10.0)
-        process.say(Pong())
+        process.say(wire.Pong())
     assert not process.killed
-    assert any(isinstance(message, Ping) for message, _ in process.received)
+    assert any(isinstance(message, wire.Ping) for message, _ in process.received)
 
     await asyncio.sleep(60.0)
     assert process.killed
@@ -477,7 +466,7 @@ async def test_answer_to_another_batch_kills_the_process(start, stage, owner):
     worker, process = await start()
     running = batch()
     worker.flights.send(running)
-    process.say(Result(running.sequence + 7, [Answer(0)], 0.01))
+    process.say(wire.Result(running.sequence + 7, [wire.Answer(0)], 0.01))
     await stage.settle()
 
     assert process.killed
@@ -516,7 +505,7 @@ async def test_loading_takes_turns(stage, spec, times, owner):
 
 
 def part(sequence, text):
-    return Parts([sequence], [0], [Answer(len(text))]), [text]
+    return wire.Parts([sequence], [0], [wire.Answer(len(text))]), [text]
 
 
 async def test_each_part_restarts_the_response_timeout(start, stage, owner):
@@ -540,9 +529,9 @@ async def test_concurrent_batches_are_answered_in_any_order(start, owner):
         worker.flights.send(each)
     assert not worker.has_room
     for sequence in (2, 0):
-        process.say(Result(sequence, [Answer(1)], 10.0), [b"x"])
-    process.say(Result(2, [Answer(1)], 10.0), [b"x"])
-    process.say(Result(1, [Answer(1)], 10.0), [b"x"])
+        process.say(wire.Result(sequence, [wire.Answer(1)], 10.0), [b"x"])
+    process.say(wire.Result(2, [wire.Answer(1)], 10.0), [b"x"])
+    process.say(wire.Result(1, [wire.Answer(1)], 10.0), [b"x"])
 
     assert owner.answered == [batches[2], batches[0], batches[1]]
     assert (worker.flights.capacity, process.killed) == (3, False)
@@ -560,9 +549,9 @@ async def test_only_the_overdue_of_concurrent_batches_is_abandoned(start, owner)
     (lost, unbegun, error) = owner.lost[0]
     assert (lost, unbegun, list(worker.flights.in_flight)) == (late, [], [lively])
     assert isinstance(error, ResponseTimeout)
-    assert Cancelled(0, [0]) in [message for message, _ in process.received]
-    assert Ping() in [message for message, _ in process.received]
-    process.say(Result(0, [Answer(1)], 1.0), [b"x"])
+    assert wire.Cancelled(0, [0]) in [message for message, _ in process.received]
+    assert wire.Ping() in [message for message, _ in process.received]
+    process.say(wire.Result(0, [wire.Answer(1)], 1.0), [b"x"])
     assert owner.answered == []
     assert not process.killed
 
@@ -581,10 +570,14 @@ async def test_silent_process_loses_all_that_it_ran(start, stage, owner):
 async def test_broken_gpu_fails_concurrent_batches_with_a_general_reason(start, stage, owner):
     worker, process = await start(concurrency=3)
     worker.flights.send(batch())
-    process.say(Broken("AcceleratorError: CUDA error"))
+    process.say(wire.Broken("AcceleratorError: CUDA error"))
     process.exit()
     await stage.enter(2)
     error = owner.lost[0][2]
 
     assert isinstance(error, WorkerDied)
-    assert (error.status, error.message, error.cause) == (500, GPU_BROKEN, "AcceleratorError: CUDA error")
+    assert (error.status, error.message, error.cause) == (
+        500,
+        wire.GPU_BROKEN,
+        "AcceleratorError: CUDA error",
+    )

@@ -1,18 +1,12 @@
 import re
 
-from modelserver.engine.telemetry.metric_log import (
-    MODEL_METRICS_LOGGER,
-    SERVER_METRICS_LOGGER,
-    LoggedCounter,
-    LoggedGauge,
-    log_model_metric,
-)
+from modelserver.engine.telemetry import metric_log
 
 
 def test_updates_are_lines(caplog):
-    caplog.set_level("INFO", SERVER_METRICS_LOGGER)
-    counter = LoggedCounter("Requests2XX", "help", ["Level", "Hostname"], unit="Count")
-    gauge = LoggedGauge("CPUUtilization", "help", ["Level", "Hostname"], unit="Percent")
+    caplog.set_level("INFO", metric_log.SERVER_METRICS_LOGGER)
+    counter = metric_log.LoggedCounter("Requests2XX", "help", ["Level", "Hostname"], unit="Count")
+    gauge = metric_log.LoggedGauge("CPUUtilization", "help", ["Level", "Hostname"], unit="Percent")
     counter.labels("Host", "h").add(2)
     counter.labels("Host", "h").add()
     gauge.labels("Host", "h").set(12.5)
@@ -26,9 +20,9 @@ def test_updates_are_lines(caplog):
 
 
 def test_a_handlers_metric_names_its_request(caplog):
-    caplog.set_level("INFO", MODEL_METRICS_LOGGER)
+    caplog.set_level("INFO", metric_log.MODEL_METRICS_LOGGER)
     dimensions = [("ModelName", "m"), ("Level", "Model")]
-    log_model_metric("Words", 3.0, "Count", dimensions, hostname="h", request_id="r")
+    metric_log.log_model_metric("Words", 3.0, "Count", dimensions, hostname="h", request_id="r")
 
     (line,) = caplog.messages
     assert re.fullmatch(

@@ -4,17 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelserver.engine.telemetry.prometheus import (
-    PIECE,
-    Counter,
-    Distribution,
-    Gauge,
-    Histogram,
-    MetricRegistry,
-    format_value,
-    label_name,
-    metric_name,
-)
+from modelserver.engine.telemetry import prometheus
 
 
 def rendered(registry, *names):
@@ -22,8 +12,8 @@ def rendered(registry, *names):
 
 
 def test_counter_keeps_its_exact_name_and_is_announced():
-    registry = MetricRegistry()
-    counter = registry.add(Counter("Requests2XX", "Answers.", ("Level", "Hostname")))
+    registry = prometheus.MetricRegistry()
+    counter = registry.add(prometheus.Counter("Requests2XX", "Answers.", ("Level", "Hostname")))
     announced = ["# HELP Requests2XX Answers.", "# TYPE Requests2XX counter"]
 
     assert rendered(registry) == announced
@@ -33,16 +23,16 @@ def test_counter_keeps_its_exact_name_and_is_announced():
 
 
 def test_trailing_comma_closes_labels():
-    registry = MetricRegistry(trailing_comma=True)
-    registry.add(Gauge("a", "A.", ("x",))).labels("1").set(2)
-    registry.add(Gauge("b", "B.")).labels().set(3)
+    registry = prometheus.MetricRegistry(trailing_comma=True)
+    registry.add(prometheus.Gauge("a", "A.", ("x",))).labels("1").set(2)
+    registry.add(prometheus.Gauge("b", "B.")).labels().set(3)
 
     assert rendered(registry)[2::3] == ['a{x="1",} 2.0', "b 3.0"]
 
 
 def test_histogram_buckets_are_cumulative_and_inclusive():
-    registry = MetricRegistry()
-    histogram = registry.add(Histogram("size", "Sizes.", ("m",), bounds=(1, 2.5)))
+    registry = prometheus.MetricRegistry()
+    histogram = registry.add(prometheus.Histogram("size", "Sizes.", ("m",), bounds=(1, 2.5)))
     child = histogram.labels("r")
     for value in (1, 2, 2.5, 9):
         child.observe(value)
@@ -58,7 +48,7 @@ def test_histogram_buckets_are_cumulative_and_inclusive():
 
 @given(st.lists(st.tuples(st.booleans(), st.sampled_from([-1.0, 0.0, 0.5, 1.0, 1.5, 2.5, 3.0, math.inf]))))
 def test_observations_may_be_counted_together(values):
-    one, together = (Distribution((0.0, 1.0, 2.5)) for _ in range(2))
+    one, together = (prometheus.Distribution((0.0, 1.0, 2.5)) for _ in range(2))
     for later, value in values:
         one.observe(value)
         (together.new.append if later else together.observe)(value)
@@ -69,9 +59,9 @@ def test_observations_may_be_counted_together(values):
 
 
 def many_series():
-    registry = MetricRegistry()
-    histogram = registry.add(Histogram("size", "Sizes.", ("m",)))
-    counter = registry.add(Counter("calls", "Calls.", ("m",)))
+    registry = prometheus.MetricRegistry()
+    histogram = registry.add(prometheus.Histogram("size", "Sizes.", ("m",)))
+    counter = registry.add(prometheus.Counter("calls", "Calls.", ("m",)))
     for number in range(300):
         histogram.labels(str(number)).observe(number)
         counter.labels(str(number)).add(number)
@@ -85,8 +75,8 @@ def test_pieces_are_small_and_make_the_text():
 
     assert b"".join(pieces) == b"".join(registry.pieces())
     assert len(pieces) > 4
-    assert max(lines) < PIECE + len(histogram.bounds) + 3
-    assert min(lines[:-1]) >= PIECE
+    assert max(lines) < prometheus.PIECE + len(histogram.bounds) + 3
+    assert min(lines[:-1]) >= prometheus.PIECE
     assert len(list(registry.pieces(["calls"]))) == 1
     assert list(registry.pieces(["other"])) == []
 
@@ -100,7 +90,7 @@ def test_metrics_may_change_between_pieces():
         histogram.labels(f"new {number}").observe(1)
         counter.labels(str(number)).add(1000)
     registry.remove("calls")
-    registry.add(Gauge("late", "Late.")).labels().set(1)
+    registry.add(prometheus.Gauge("late", "Late.")).labels().set(1)
     lines = (text + b"".join(changes)).decode().splitlines()
 
     assert len(set(lines)) == len(lines)
@@ -110,9 +100,9 @@ def test_metrics_may_change_between_pieces():
 
 
 def test_a_name_selects_series():
-    registry = MetricRegistry()
-    registry.add(Counter("c", "C.")).labels().add()
-    registry.add(Histogram("h", "H.", bounds=(1,))).labels().observe(1)
+    registry = prometheus.MetricRegistry()
+    registry.add(prometheus.Counter("c", "C.")).labels().add()
+    registry.add(prometheus.Histogram("h", "H.", bounds=(1,))).labels().observe(1)
 
     assert rendered(registry, "c")[2:] == ["c 1.0"]
     assert rendered(registry, "h_sum")[2:] == ["h_sum 1.0"]
@@ -122,20 +112,20 @@ def test_a_name_selects_series():
 
 def test_label_values_are_escaped():
     """Quotes, backslashes and line breaks in a label or help text cannot leave it (F13)."""
-    registry = MetricRegistry()
-    registry.add(Gauge("g", "a\\b\nc", ("x",))).labels('"\n\\}').set(1)
+    registry = prometheus.MetricRegistry()
+    registry.add(prometheus.Gauge("g", "a\\b\nc", ("x",))).labels('"\n\\}').set(1)
 
     assert rendered(registry) == ["# HELP g a\\\\b\\nc", "# TYPE g gauge", 'g{x="\\"\\n\\\\}"} 1.0']
 
-    registry = MetricRegistry()
-    registry.add(Gauge("g", "G.", ("x",))).labels("\ud800").set(1)
+    registry = prometheus.MetricRegistry()
+    registry.add(prometheus.Gauge("g", "G.", ("x",))).labels("\ud800").set(1)
 
     assert rendered(registry)[-1] == 'g{x="?"} 1.0'
 
 
 def test_series_are_bounded_and_stay():
     """Beyond the limit children work but are neither kept nor shown (F69)."""
-    counter = Counter("c", "C.", ("x",))
+    counter = prometheus.Counter("c", "C.", ("x",))
     counter.max_series = 10
     for number in range(10_000):
         counter.labels(str(number)).add()
@@ -143,7 +133,7 @@ def test_series_are_bounded_and_stay():
     assert counter.series_count == 10
     assert len(list(counter.samples())) == 10
 
-    counter = Counter("c", "C.", ("x",))
+    counter = prometheus.Counter("c", "C.", ("x",))
     first = counter.labels("1")
 
     assert counter.labels("1") is first
@@ -158,29 +148,29 @@ def test_series_are_bounded_and_stay():
 )
 def test_bad_names_are_refused(name, labels):
     with pytest.raises(ValueError, match="name"):
-        Counter(name, "help", labels)
+        prometheus.Counter(name, "help", labels)
 
 
 def test_bad_labels_and_bounds_are_refused():
     with pytest.raises(ValueError, match="got 1 values"):
-        Counter("c", "C.", ("x", "y")).labels("1")
+        prometheus.Counter("c", "C.", ("x", "y")).labels("1")
     with pytest.raises(ValueError, match="le"):
-        Histogram("h", "H.", ("le",))
+        prometheus.Histogram("h", "H.", ("le",))
     for bounds in ((2, 1), (1, 1)):
         with pytest.raises(ValueError, match="increase"):
-            Histogram("h", "H.", bounds=bounds)
+            prometheus.Histogram("h", "H.", bounds=bounds)
 
 
 def test_sample_names_cannot_collide():
-    registry = MetricRegistry()
-    registry.add(Histogram("h", "H."))
+    registry = prometheus.MetricRegistry()
+    registry.add(prometheus.Histogram("h", "H."))
     with pytest.raises(ValueError, match="taken by h"):
-        registry.add(Gauge("h_sum", "G."))
+        registry.add(prometheus.Gauge("h_sum", "G."))
     registry.remove("h")
     registry.remove("h")
 
     assert "h_sum" not in registry
-    registry.add(Gauge("h_sum", "G."))
+    registry.add(prometheus.Gauge("h_sum", "G."))
     assert "h_sum" in registry
 
 
@@ -198,11 +188,11 @@ def test_sample_names_cannot_collide():
 )
 def test_values_have_a_decimal_point(value, text):
     """Values read as floats everywhere, as dashboards made for TorchServe expect."""
-    assert format_value(value) == text
+    assert prometheus.format_value(value) == text
 
 
 def test_names_are_made_acceptable():
-    assert metric_name("Inference Time-1") == "Inference_Time_1"
-    assert metric_name("1st") == "_1st"
-    assert label_name("__a:b") == "_a_b"
-    assert label_name("") == "_"
+    assert prometheus.metric_name("Inference Time-1") == "Inference_Time_1"
+    assert prometheus.metric_name("1st") == "_1st"
+    assert prometheus.label_name("__a:b") == "_a_b"
+    assert prometheus.label_name("") == "_"

@@ -9,16 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelserver.engine.tensors.datatypes import (
-    BYTES,
-    DATATYPES,
-    TensorError,
-    check_size,
-    from_json,
-    pack,
-    split_elements,
-    unpack,
-)
+from modelserver.engine.tensors import datatypes
 
 NUMPY = {
     "BOOL": "?",
@@ -40,17 +31,17 @@ def elements_of(datatype):
     """Elements that the type can hold exactly."""
     if datatype == "BOOL":
         return st.booleans()
-    if datatype == BYTES:
+    if datatype == datatypes.BYTES:
         return st.binary(max_size=20)
-    if DATATYPES[datatype].json_type is int:
+    if datatypes.DATATYPES[datatype].json_type is int:
         limits = numpy.iinfo(NUMPY[datatype])
         return st.integers(int(limits.min), int(limits.max))
     if datatype == "BF16":
         return st.integers(-256, 256).map(float)
-    return st.floats(width=DATATYPES[datatype].width * 8, allow_nan=False)
+    return st.floats(width=datatypes.DATATYPES[datatype].width * 8, allow_nan=False)
 
 
-typed = st.sampled_from([*DATATYPES, BYTES]).flatmap(
+typed = st.sampled_from([*datatypes.DATATYPES, datatypes.BYTES]).flatmap(
     lambda name: st.tuples(st.just(name), st.lists(elements_of(name), max_size=30))
 )
 
@@ -58,36 +49,36 @@ typed = st.sampled_from([*DATATYPES, BYTES]).flatmap(
 @given(typed)
 def test_elements_survive(tensor):
     datatype, values = tensor
-    data = memoryview(pack(datatype, values))
-    check_size(datatype, len(values), data)
+    data = memoryview(datatypes.pack(datatype, values))
+    datatypes.check_size(datatype, len(values), data)
 
-    assert unpack(datatype, data) == values
+    assert datatypes.unpack(datatype, data) == values
 
 
 @given(typed.filter(lambda tensor: tensor[0] in NUMPY))
 def test_bytes_are_those_of_numpy(tensor):
     datatype, values = tensor
-    assert pack(datatype, values) == numpy.array(values, NUMPY[datatype]).tobytes()
+    assert datatypes.pack(datatype, values) == numpy.array(values, NUMPY[datatype]).tobytes()
 
 
 @given(st.lists(st.floats(width=32), max_size=30))
 def test_bfloat16_is_that_of_torch(values):
     expected = torch.tensor(values, dtype=torch.float32).bfloat16()
-    ours = unpack("BF16", memoryview(pack("BF16", values)))
+    ours = datatypes.unpack("BF16", memoryview(datatypes.pack("BF16", values)))
 
     assert len(ours) == len(values)
     for one, other in zip(ours, expected.float().tolist(), strict=True):
         assert one == other or (math.isnan(one) and math.isnan(other))
 
 
-@given(typed.filter(lambda tensor: tensor[0] != BYTES))
+@given(typed.filter(lambda tensor: tensor[0] != datatypes.BYTES))
 def test_json_may_be_flat_or_nested(tensor):
     datatype, values = tensor
     finite = [value for value in values if math.isfinite(value)]
     nested = [[finite[:3], []], *([value] for value in finite[3:])]
 
-    assert from_json(datatype, msgspec.json.encode(finite)) == finite
-    assert from_json(datatype, msgspec.json.encode(nested)) == finite
+    assert datatypes.from_json(datatype, msgspec.json.encode(finite)) == finite
+    assert datatypes.from_json(datatype, msgspec.json.encode(nested)) == finite
 
 
 @pytest.mark.parametrize(
@@ -95,8 +86,8 @@ def test_json_may_be_flat_or_nested(tensor):
     [("UINT8", [256]), ("UINT8", [-1]), ("INT64", [1 << 63]), ("UINT64", [1 << 64]), ("FP16", [1e6])],
 )
 def test_values_out_of_range_are_refused(datatype, values):
-    with pytest.raises(TensorError, match=f"out of the range of {datatype}"):
-        pack(datatype, values)
+    with pytest.raises(datatypes.TensorError, match=f"out of the range of {datatype}"):
+        datatypes.pack(datatype, values)
 
 
 @pytest.mark.parametrize(
@@ -120,25 +111,25 @@ def test_values_out_of_range_are_refused(datatype, values):
     ],
 )
 def test_wrong_elements_are_refused(datatype, text, what):
-    with pytest.raises(TensorError, match=what):
-        from_json(datatype, text)
+    with pytest.raises(datatypes.TensorError, match=what):
+        datatypes.from_json(datatype, text)
 
 
 def test_deep_nesting_is_refused():
     """Lists nested without end are refused, and end nothing (F3)."""
-    with pytest.raises(TensorError):
-        from_json("FP32", b"[" * 100_000 + b"]" * 100_000)
+    with pytest.raises(datatypes.TensorError):
+        datatypes.from_json("FP32", b"[" * 100_000 + b"]" * 100_000)
 
 
 @pytest.mark.parametrize("data", [b"\x01", b"\x05\0\0\0abc", b"\xff\xff\xff\xffabc", b"\x01\0\0\0a\x02\0\0"])
 def test_lengths_that_lie_are_refused(data):
-    with pytest.raises(TensorError):
-        split_elements(memoryview(data))
+    with pytest.raises(datatypes.TensorError):
+        datatypes.split_elements(memoryview(data))
 
 
 @pytest.mark.parametrize(
     ("datatype", "count", "size"), [("FP32", 2, 7), ("FP32", 2, 12), ("BYTES", 2, 4), ("BOOL", 0, 1)]
 )
 def test_sizes_are_checked(datatype, count, size):
-    with pytest.raises(TensorError, match="its shape"):
-        check_size(datatype, count, memoryview(bytes(size)))
+    with pytest.raises(datatypes.TensorError, match="its shape"):
+        datatypes.check_size(datatype, count, memoryview(bytes(size)))

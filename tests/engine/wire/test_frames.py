@@ -9,24 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelserver.engine.wire import frames
+from modelserver.engine.wire import messages as wire
 from modelserver.engine.wire.arena import LARGE, Arena, CopiedIncoming, MappedIncoming, OutgoingHalf
 from modelserver.engine.wire.frames import FrameReader, encode, to_server_decoder, to_worker_decoder
-from modelserver.engine.wire.messages import (
-    BODY,
-    INSTANCE,
-    MAX_FRAME,
-    Answer,
-    Load,
-    Loaded,
-    LoadFailed,
-    Measurement,
-    Ping,
-    Pong,
-    Predict,
-    Result,
-    Row,
-    Stop,
-)
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
 SECONDS = st.floats(0.0, 1e6)
@@ -38,10 +23,10 @@ BODIES = st.lists(st.binary(max_size=40), max_size=5)
 def predicts(draw):
     bodies = draw(BODIES)
     rows = [
-        Row(
+        wire.Row(
             draw(TEXT),
             len(body),
-            draw(st.sampled_from([BODY, INSTANCE])),
+            draw(st.sampled_from([wire.BODY, wire.INSTANCE])),
             draw(TEXT),
             msgspec.Raw(
                 msgspec.msgpack.encode(draw(st.lists(st.tuples(st.binary(), st.binary()), max_size=2)))
@@ -53,14 +38,14 @@ def predicts(draw):
         )
         for body in bodies
     ]
-    return Predict(draw(st.integers(0, 2**60)), rows), bodies
+    return wire.Predict(draw(st.integers(0, 2**60)), rows), bodies
 
 
 @st.composite
 def results(draw):
     bodies = draw(BODIES)
     answers = [
-        Answer(
+        wire.Answer(
             len(body),
             draw(st.integers(100, 599)),
             draw(TEXT),
@@ -71,10 +56,10 @@ def results(draw):
         )
         for body in bodies
     ]
-    measurement = st.builds(Measurement, TEXT, SECONDS, TEXT, TEXT, PAIRS, TEXT)
+    measurement = st.builds(wire.Measurement, TEXT, SECONDS, TEXT, TEXT, PAIRS, TEXT)
     metrics = draw(st.none() | st.lists(measurement, max_size=2))
     phases = draw(st.tuples(SECONDS, SECONDS, SECONDS))
-    return Result(draw(st.integers(0, 2**60)), answers, draw(SECONDS), phases, 3, metrics), bodies
+    return wire.Result(draw(st.integers(0, 2**60)), answers, draw(SECONDS), phases, 3, metrics), bodies
 
 
 def alone(message):
@@ -82,7 +67,7 @@ def alone(message):
 
 
 LOADS = st.builds(
-    Load,
+    wire.Load,
     TEXT,
     TEXT,
     TEXT,
@@ -97,12 +82,14 @@ LOADS = st.builds(
     TEXT,
     st.booleans(),
 )
-TO_WORKER = st.one_of(predicts(), alone(LOADS), alone(st.builds(Stop)), alone(st.builds(Ping)))
+TO_WORKER = st.one_of(predicts(), alone(LOADS), alone(st.builds(wire.Stop)), alone(st.builds(wire.Ping)))
 TO_SERVER = st.one_of(
     results(),
-    alone(st.builds(Loaded, st.booleans(), SECONDS)),
-    alone(st.builds(LoadFailed, TEXT, st.integers(100, 599), st.booleans(), st.dictionaries(TEXT, TEXT))),
-    alone(st.builds(Pong)),
+    alone(st.builds(wire.Loaded, st.booleans(), SECONDS)),
+    alone(
+        st.builds(wire.LoadFailed, TEXT, st.integers(100, 599), st.booleans(), st.dictionaries(TEXT, TEXT))
+    ),
+    alone(st.builds(wire.Pong)),
 )
 CUTS = st.lists(st.integers(0, 2000), max_size=12)
 
@@ -121,7 +108,7 @@ def frame(head, tail=b"", *, size=None, head_size=None):
     return struct.pack("<II", size, len(head) if head_size is None else head_size) + head + tail
 
 
-def from_worker(stream, limit=MAX_FRAME):
+def from_worker(stream, limit=wire.MAX_FRAME):
     return [(m, bytes(tail)) for m, tail in FrameReader(to_server_decoder, limit).feed(stream)]
 
 
@@ -142,7 +129,7 @@ def test_garbage_is_a_protocol_error_or_an_unfinished_frame(stream, cuts):
         received = feed(FrameReader(to_server_decoder), stream, cuts)
     except frames.ProtocolError:
         return
-    assert all(isinstance(m, (Loaded, LoadFailed, Result, Pong)) for m, _ in received)
+    assert all(isinstance(m, (wire.Loaded, wire.LoadFailed, wire.Result, wire.Pong)) for m, _ in received)
 
 
 @given(st.binary(max_size=80))
@@ -165,11 +152,11 @@ def test_flipped_byte_is_never_another_error(sent, place, value):
     except frames.ProtocolError:
         return
     for message, tail in received:
-        if isinstance(message, Result):
+        if isinstance(message, wire.Result):
             assert len(tail) == sum(answer.size for answer in message.answers)
 
 
-PONG = msgspec.msgpack.encode(Pong())
+PONG = msgspec.msgpack.encode(wire.Pong())
 
 
 @pytest.mark.parametrize(
@@ -188,15 +175,17 @@ PONG = msgspec.msgpack.encode(Pong())
         pytest.param(frame(b"\x94\xabload_failed\xa2\xff\xfe\xcd\x01\xf4\xc2"), id="text that is no UTF-8"),
         pytest.param(frame(b"\xc1" * 50), id="no msgpack"),
         pytest.param(frame(b"\x95\xa6result\x01\x90\xcb" + b"\0" * 8 + b"\x91" * 100_000), id="nested deep"),
-        pytest.param(frame(msgspec.msgpack.encode(Ping())), id="the other side's message"),
+        pytest.param(frame(msgspec.msgpack.encode(wire.Ping())), id="the other side's message"),
         pytest.param(
-            frame(msgspec.msgpack.encode(Result(1, [Answer(5)], 0.0)), b"abc"), id="answer too short"
+            frame(msgspec.msgpack.encode(wire.Result(1, [wire.Answer(5)], 0.0)), b"abc"),
+            id="answer too short",
         ),
         pytest.param(
-            frame(msgspec.msgpack.encode(Result(1, [Answer(2)], 0.0)), b"abc"), id="answer too long"
+            frame(msgspec.msgpack.encode(wire.Result(1, [wire.Answer(2)], 0.0)), b"abc"), id="answer too long"
         ),
         pytest.param(
-            frame(msgspec.msgpack.encode(Result(1, [Answer(-2), Answer(5)], 0.0)), b"abc"), id="negative size"
+            frame(msgspec.msgpack.encode(wire.Result(1, [wire.Answer(-2), wire.Answer(5)], 0.0)), b"abc"),
+            id="negative size",
         ),
     ],
 )
@@ -207,7 +196,7 @@ def test_lying_frame_is_a_protocol_error(stream):
 
 
 def test_rows_that_do_not_fill_the_frame_are_refused():
-    head = msgspec.msgpack.encode(Predict(1, [Row("a", 2), Row("b", 2)]))
+    head = msgspec.msgpack.encode(wire.Predict(1, [wire.Row("a", 2), wire.Row("b", 2)]))
 
     with pytest.raises(frames.ProtocolError, match="3 bytes of rows came, 4 were announced"):
         list(FrameReader(to_worker_decoder).feed(frame(head, b"abc")))
@@ -215,7 +204,7 @@ def test_rows_that_do_not_fill_the_frame_are_refused():
 
 def test_frame_over_the_limit_is_refused_before_it_is_read():
     """The announced size alone is enough to refuse: nothing of that size is ever collected (F28)."""
-    stream = b"".join(encode(Result(1, [Answer(100)], 0.0), [b"x" * 100]))
+    stream = b"".join(encode(wire.Result(1, [wire.Answer(100)], 0.0), [b"x" * 100]))
     size = len(stream) - 4
 
     assert len(from_worker(stream, limit=size)) == 1
@@ -227,15 +216,15 @@ def test_messages_before_a_broken_frame_are_delivered():
     reader = FrameReader(to_server_decoder)
     messages = reader.feed(frame(PONG) + frame(b"\xc1"))
 
-    assert isinstance(next(messages)[0], Pong)
+    assert isinstance(next(messages)[0], wire.Pong)
     with pytest.raises(frames.ProtocolError):
         next(messages)
 
 
 def test_small_frames_are_one_piece_and_large_bodies_are_not_copied():
-    small = encode(Result(1, [Answer(3), Answer(3)], 0.0), [b"abc", b"def"])
+    small = encode(wire.Result(1, [wire.Answer(3), wire.Answer(3)], 0.0), [b"abc", b"def"])
     large = [b"a" * 40_000, b"b" * 40_000]
-    pieces = encode(Result(1, [Answer(40_000), Answer(40_000)], 0.0), large)
+    pieces = encode(wire.Result(1, [wire.Answer(40_000), wire.Answer(40_000)], 0.0), large)
 
     assert len(small) == 1
     assert len(pieces) == 3
@@ -250,10 +239,10 @@ def test_small_frames_are_one_piece_and_large_bodies_are_not_copied():
 def test_frame_that_does_not_fit_its_length_field_is_refused():
     class Huge(bytes):
         def __len__(self):
-            return MAX_FRAME
+            return wire.MAX_FRAME
 
     with pytest.raises(frames.ProtocolError, match="over the limit"):
-        encode(Predict(1, []), [Huge()])
+        encode(wire.Predict(1, []), [Huge()])
 
 
 @pytest.fixture
@@ -270,11 +259,11 @@ BODY_BYTES = bytes(range(256)) * (LARGE // 256 + 1)
 
 
 def question(size=LARGE):
-    return Predict(1, [Row("a", 3), Row("b", size - 3)]), [b"abc", BODY_BYTES[3:size]]
+    return wire.Predict(1, [wire.Row("a", 3), wire.Row("b", size - 3)]), [b"abc", BODY_BYTES[3:size]]
 
 
 def answer(size=LARGE):
-    return Result(1, [Answer(3), Answer(size - 3)], 0.0), [b"abc", BODY_BYTES[3:size]]
+    return wire.Result(1, [wire.Answer(3), wire.Answer(size - 3)], 0.0), [b"abc", BODY_BYTES[3:size]]
 
 
 def test_rows_keep_their_place_while_they_are_read(arenas):
@@ -305,8 +294,8 @@ def test_memory_of_large_frames_is_used_again():
     memory = []
     messages = []
     for number in range(3):
-        row = Row("a", 200_000, headers=headers if number == 0 else msgspec.Raw(b"\x90"))
-        frame = b"".join(encode(Predict(number, [row]), [bytes([number]) * 200_000]))
+        row = wire.Row("a", 200_000, headers=headers if number == 0 else msgspec.Raw(b"\x90"))
+        frame = b"".join(encode(wire.Predict(number, [row]), [bytes([number]) * 200_000]))
         assert list(reader.feed(frame[:1000])) == []
         room = reader.room()
         room[:] = frame[1000:]
@@ -318,12 +307,12 @@ def test_memory_of_large_frames_is_used_again():
             reader.trim()
 
     assert memory[0] is memory[1] is not memory[2]
-    assert isinstance(messages[0], Predict)
+    assert isinstance(messages[0], wire.Predict)
     assert bytes(messages[0].rows[0].headers) == bytes(headers)
 
 
 @given(
-    st.lists(st.one_of(predicts(), alone(st.builds(Ping))), max_size=6),
+    st.lists(st.one_of(predicts(), alone(st.builds(wire.Ping))), max_size=6),
     CUTS,
     st.integers(1, 3),
     st.booleans(),
@@ -349,11 +338,11 @@ def test_both_ways_are_mixed(sent, cuts, pages, copied):
         pytest.param(answer()[0], (1 << 26) - 4096, id="over the end"),
         pytest.param(answer()[0], (1 << 64) - 1, id="far away"),
         pytest.param(answer()[0], 17, id="between"),
-        pytest.param(Result(1, [Answer(1 << 26)], 0.0), 0, id="longer than the arena"),
-        pytest.param(Result(1, [Answer(1 << 62)], 0.0), 0, id="longer than memory"),
-        pytest.param(Result(1, [Answer(7)], 0.0), 0, id="not large"),
-        pytest.param(Result(1, [], 0.0), 0, id="no rows"),
-        pytest.param(Pong(), 0, id="no message with rows"),
+        pytest.param(wire.Result(1, [wire.Answer(1 << 26)], 0.0), 0, id="longer than the arena"),
+        pytest.param(wire.Result(1, [wire.Answer(1 << 62)], 0.0), 0, id="longer than memory"),
+        pytest.param(wire.Result(1, [wire.Answer(7)], 0.0), 0, id="not large"),
+        pytest.param(wire.Result(1, [], 0.0), 0, id="no rows"),
+        pytest.param(wire.Pong(), 0, id="no message with rows"),
     ],
 )
 def test_wrong_places_are_a_protocol_error(arenas, message, place):

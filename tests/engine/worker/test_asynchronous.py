@@ -7,20 +7,7 @@ import pytest
 import uvloop
 from tests.engine.worker.channels import Connection, service_of
 
-from modelserver.engine.wire.messages import (
-    ASYNC,
-    GPU_BROKEN,
-    Broken,
-    Cancelled,
-    Parts,
-    Ping,
-    Pong,
-    Predict,
-    Proceed,
-    Result,
-    Row,
-    Stop,
-)
+from modelserver.engine.wire import messages as wire
 from modelserver.engine.worker.asynchronous import AsyncCalls, check_asynchronous, use_gpu_in_threads
 from modelserver_handlers import current_device
 from modelserver_handlers.errors import WorkerUnusable
@@ -33,7 +20,7 @@ class Bench(Connection):
     def __init__(self, handle):
         super().__init__()
         self.server.setblocking(False)
-        service = service_of(handle, 4, mode=ASYNC)
+        service = service_of(handle, 4, mode=wire.ASYNC)
         service.connect(self.channel)
         self.context = service.context
         self.task = asyncio.create_task(AsyncCalls(service, self.channel).serve())
@@ -45,7 +32,7 @@ class Bench(Connection):
 
     async def result(self):
         """The next result: its batch, whether it failed, its content."""
-        while not isinstance((got := await self.receive())[0], Result):
+        while not isinstance((got := await self.receive())[0], wire.Result):
             pass
         return got[0].sequence, got[0].answers[0].failed, got[1]
 
@@ -137,9 +124,9 @@ async def test_parts_come_before_the_result(bench):
         own = [
             (type(m), content)
             for m, content in got
-            if sequence == (m.sequences[0] if isinstance(m, Parts) else m.sequence)
+            if sequence == (m.sequences[0] if isinstance(m, wire.Parts) else m.sequence)
         ]
-        assert own == [(Parts, b"p0"), (Parts, b"p1"), (Result, b"end")]
+        assert own == [(wire.Parts, b"p0"), (wire.Parts, b"p1"), (wire.Result, b"end")]
 
 
 async def test_parts_that_leave_together_come_before_the_result(bench):
@@ -154,7 +141,11 @@ async def test_parts_that_leave_together_come_before_the_result(bench):
     made.ask(1)
     got = [await made.receive() for _ in range(3)]
 
-    assert [(type(m), text) for m, text in got] == [(Parts, b"first"), (Parts, b"second"), (Result, b"end")]
+    assert [(type(m), text) for m, text in got] == [
+        (wire.Parts, b"first"),
+        (wire.Parts, b"second"),
+        (wire.Result, b"end"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -193,8 +184,8 @@ async def test_a_broken_gpu_ends_the_process(bench, gpus, monkeypatch):
     (result, content) = await made.receive()
     await made.task
 
-    assert isinstance(broken, Broken)
-    assert (result.answers[0].status, content) == (500, GPU_BROKEN.encode())
+    assert isinstance(broken, wire.Broken)
+    assert (result.answers[0].status, content) == (500, wire.GPU_BROKEN.encode())
     assert ends == [1]
 
 
@@ -229,8 +220,8 @@ async def test_a_client_that_leaves_cancels_its_call(bench):
     made = bench(handle)
     made.ask(1, body=b"1")
     await started.wait()
-    made.send(Cancelled(1, [0]))
-    made.send(Cancelled(77, [0]))
+    made.send(wire.Cancelled(1, [0]))
+    made.send(wire.Cancelled(77, [0]))
     assert await made.result() == (1, True, b"")
     made.ask(2, body=b"2")
 
@@ -247,9 +238,9 @@ async def test_stop_lets_calls_finish(bench):
 
     made = bench(handle)
     made.ask(1)
-    made.send(Ping())
-    made.send(Stop())
-    assert await made.receive() == (Pong(), b"")
+    made.send(wire.Ping())
+    made.send(wire.Stop())
+    assert await made.receive() == (wire.Pong(), b"")
     assert not made.task.done()
     door.set()
 
@@ -283,9 +274,9 @@ async def test_ids_are_unique(bench):
 
     made = bench(handle)
     for sequence in (1, 2):
-        made.send(Predict(sequence, [Row("same", 0)]))
+        made.send(wire.Predict(sequence, [wire.Row("same", 0)]))
     assert {await made.result(), await made.result()} == {(1, False, b"same"), (2, False, b"same-2")}
-    made.send(Predict(3, [Row("same", 0)]))
+    made.send(wire.Predict(3, [wire.Row("same", 0)]))
 
     assert await made.result() == (3, False, b"same")
 
@@ -318,8 +309,8 @@ async def test_call_may_wait_until_its_client_has_read(bench, monkeypatch):
     waits = [(await made.receive())[0].wait for _ in range(2)]
     made.ask(2, body=b"2")
     assert await made.result() == (2, False, b"other")
-    made.send(Proceed(1))
-    made.send(Proceed(77))
+    made.send(wire.Proceed(1))
+    made.send(wire.Proceed(77))
 
     assert await made.result() == (1, False, b"last")
     assert (waits, steps) == ([False, True], ["open", "closed"])
@@ -337,5 +328,5 @@ async def test_worker_that_is_unusable_leaves_its_requests_to_others(bench, monk
     broken, _ = await made.receive()
     await made.task
 
-    assert broken == Broken("the engine has ended", of_gpu=False)
+    assert broken == wire.Broken("the engine has ended", of_gpu=False)
     assert (codes, capsys.readouterr().err) == ([1], "the engine has ended\n")

@@ -5,21 +5,8 @@ import threading
 import pytest
 from tests.engine.worker.channels import Connection, service_of
 
+from modelserver.engine.wire import messages as wire
 from modelserver.engine.wire.frames import encode
-from modelserver.engine.wire.messages import (
-    CONTINUOUS,
-    DESCRIBE,
-    GPU_BROKEN,
-    Broken,
-    Cancelled,
-    Parts,
-    Ping,
-    Pong,
-    Predict,
-    Result,
-    Row,
-    Stop,
-)
 from modelserver.engine.worker.continuous import ContinuousBatch
 from modelserver_handlers.streaming import send_intermediate_predict_response
 
@@ -38,7 +25,7 @@ class Bench(Connection):
             self.calls.append((list((context.request_ids or {}).values()), data))
             return handle(data, context)
 
-        service = service_of(entry, 4, mode=CONTINUOUS)
+        service = service_of(entry, 4, mode=wire.CONTINUOUS)
         service.connect(self.channel, self.channel.look)
         self.thread = threading.Thread(target=ContinuousBatch(service, self.channel).serve)
 
@@ -48,7 +35,7 @@ class Bench(Connection):
 
     def finish(self):
         """Says stop, and returns all that came until the worker had left."""
-        self.send(Stop())
+        self.send(wire.Stop())
         self.thread.join(PATIENCE)
         assert not self.thread.is_alive()
         self.end.close()
@@ -63,9 +50,9 @@ class Bench(Connection):
 
 
 def summary(message, tail):
-    if isinstance(message, Parts):
+    if isinstance(message, wire.Parts):
         return "part", message.sequences[0], tail
-    if isinstance(message, Result):
+    if isinstance(message, wire.Result):
         (answer,) = message.answers
         return "failed" if answer.failed else "end", message.sequence, tail
     return (message,)
@@ -177,7 +164,11 @@ def test_a_failing_call_ends_all_that_took_part(bench):
     made.ask(2, "c")
     result.append(summary(*made.receive()))
     made.server.sendall(
-        b"".join(piece for n, name in ((3, "d"), (4, "e")) for piece in encode(Predict(n, [Row(name, 0)])))
+        b"".join(
+            piece
+            for n, name in ((3, "d"), (4, "e"))
+            for piece in encode(wire.Predict(n, [wire.Row(name, 0)]))
+        )
     )
     result += made.finish()
 
@@ -203,8 +194,8 @@ def test_a_broken_gpu_fails_all_that_took_part(bench, gpus, monkeypatch):
     result = [summary(*made.receive()), summary(*made.receive())]
     made.thread.join(PATIENCE)
 
-    assert isinstance(broken, Broken)
-    assert result == [("failed", 0, GPU_BROKEN.encode()), ("failed", 1, GPU_BROKEN.encode())]
+    assert isinstance(broken, wire.Broken)
+    assert result == [("failed", 0, wire.GPU_BROKEN.encode()), ("failed", 1, wire.GPU_BROKEN.encode())]
     assert ends == [1]
 
 
@@ -235,7 +226,7 @@ def test_parts_are_sent_within_a_call(bench):
     def handle(data, context):
         send_intermediate_predict_response(["x"] * len(data), context.request_ids, "", 200, context)
         if len(made.calls) == 2:
-            made.send(Cancelled(0, [0]))
+            made.send(wire.Cancelled(0, [0]))
             send_intermediate_predict_response(["y"], context.request_ids, "", 200, context)
             raise AssertionError("nobody waits")
         return count(data, context)
@@ -272,9 +263,9 @@ def test_pings_are_answered_between_calls(bench):
 
     made = bench(handle)
     made.ask(0, "a")
-    made.send(Ping())
+    made.send(wire.Ping())
     made.start()
-    while made.receive()[0] != Pong():
+    while made.receive()[0] != wire.Pong():
         pass
     made.server.shutdown(socket.SHUT_WR)
     closed.set()
@@ -299,7 +290,7 @@ def test_descriptions_are_answered_between_calls(bench):
     count = counting({"a": 2})
     made = bench(handle)
     made.ask(0, "a")
-    made.send(Predict(1, [Row("d", 0, DESCRIBE)]))
+    made.send(wire.Predict(1, [wire.Row("d", 0, wire.DESCRIBE)]))
 
     assert made.start().finish() == [("end", 1, b"described"), ("part", 0, b"a1"), ("end", 0, b"a2")]
     assert [names for names, _ in made.calls] == [["d"], ["a"], ["a"]]

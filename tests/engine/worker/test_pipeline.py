@@ -5,18 +5,7 @@ import pytest
 from tests.engine.worker.channels import Channel, service_of
 from tests.simulated_gpu import GIB
 
-from modelserver.engine.wire.messages import (
-    Broken,
-    Cancelled,
-    Fitting,
-    Parts,
-    Ping,
-    Pong,
-    Predict,
-    Result,
-    Row,
-    Stop,
-)
+from modelserver.engine.wire import messages as wire
 from modelserver.engine.worker.pipeline import Pipeline, can_prefetch
 from modelserver_handlers import current_device
 from modelserver_handlers.loader import LoadedHandler
@@ -73,8 +62,8 @@ def send_through(handler, batches, channel, most_rows=0):
         for batch in batches:
             if isinstance(batch, tuple):
                 sequence, names = batch
-                rows = [Row(f"id-{name}", len(name)) for name in names]
-                yield Predict(sequence, rows), memoryview("".join(names).encode())
+                rows = [wire.Row(f"id-{name}", len(name)) for name in names]
+                yield wire.Predict(sequence, rows), memoryview("".join(names).encode())
             else:
                 yield batch, memoryview(b"")
 
@@ -99,7 +88,7 @@ def serve(handler):
 def test_a_batch_that_was_taken_back_is_not_computed(serve, handler):
     sent = serve([(1, ["a"]), (2, ["b"]), (3, ["c"])], taken_back=[1, 2])
 
-    assert [m.sequence for m, _ in sent if isinstance(m, Result)] == [3]
+    assert [m.sequence for m, _ in sent if isinstance(m, wire.Result)] == [3]
     assert [event for event in handler.events if event.startswith("complete")] == ["complete c id-c"]
 
 
@@ -117,9 +106,12 @@ def test_next_batch_is_prepared_while_one_runs(serve, handler):
     sent = serve([(1, ["a"]), (2, ["b"])])
 
     assert handler.events.index("prepare b id-b") < handler.events.index("complete a id-a")
-    assert [(m.sequence, bodies) for m, bodies in sent if isinstance(m, Result)] == [(1, [b"A"]), (2, [b"B"])]
+    assert [(m.sequence, bodies) for m, bodies in sent if isinstance(m, wire.Result)] == [
+        (1, [b"A"]),
+        (2, [b"B"]),
+    ]
     assert set(handler.events) == {"prepare a id-a", "prepare b id-b", "complete a id-a", "complete b id-b"}
-    measured = [m.request_id for each, _ in sent if isinstance(each, Result) for m in each.metrics or ()]
+    measured = [m.request_id for each, _ in sent if isinstance(each, wire.Result) for m in each.metrics or ()]
     assert measured == ["id-a", "id-b"]
 
 
@@ -132,22 +124,22 @@ def test_failing_row_of_either_half_fails_alone(serve, bad, position):
 
     (first, bodies), (second, _) = serve([(1, names), (2, ["z"])])
 
-    assert isinstance(first, Result)
-    assert isinstance(second, Result)
+    assert isinstance(first, wire.Result)
+    assert isinstance(second, wire.Result)
     assert [answer.failed for answer in first.answers] == [name == bad for name in names]
     assert [body for each, body in zip(first.answers, bodies, strict=True) if not each.failed] == [b"X", b"Y"]
     assert not second.answers[0].failed
 
 
 def test_messages_stay_in_order_until_a_stop(serve):
-    sent = serve([Ping(), (1, ["a"]), Ping(), Stop(), (2, ["b"])])
-    assert [type(message) for message, _ in sent] == [Pong, Result, Pong]
+    sent = serve([wire.Ping(), (1, ["a"]), wire.Ping(), wire.Stop(), (2, ["b"])])
+    assert [type(message) for message, _ in sent] == [wire.Pong, wire.Result, wire.Pong]
 
 
 def test_unreadable_batch_is_answered_without_the_handler(serve, handler):
-    ((message, _),) = serve([Predict(1, [Row("id", 0, content_type="multipart/form-data")])])
+    ((message, _),) = serve([wire.Predict(1, [wire.Row("id", 0, content_type="multipart/form-data")])])
 
-    assert isinstance(message, Result)
+    assert isinstance(message, wire.Result)
     assert [answer.status for answer in message.answers] == [400]
     assert handler.events == []
 
@@ -214,7 +206,7 @@ def test_an_error_of_the_gpu_in_the_first_half_is_one(on_gpu, leaves):
         send_through(on_gpu, [(1, ["a", "poison"])], channel)
     (broken, _), (result, _) = channel.sent
 
-    assert isinstance(broken, Broken)
+    assert isinstance(broken, wire.Broken)
     assert [answer.status for answer in result.answers] == [500, 500]
     assert channel.is_closed
 
@@ -225,9 +217,9 @@ def test_batches_that_do_not_fit_are_prepared_in_parts(on_gpu):
     send_through(on_gpu, [(1, list("abcdefgh"))], channel)
     service = send_through(on_gpu, [(2, list("abcdefgh"))], channel, most_rows=4)
 
-    results = [message for message, _ in channel.sent if isinstance(message, Result)]
+    results = [message for message, _ in channel.sent if isinstance(message, wire.Result)]
     assert [{answer.status for answer in result.answers} for result in results] == [{200}, {200}]
-    assert Fitting(4) in [message for message, _ in channel.sent]
+    assert wire.Fitting(4) in [message for message, _ in channel.sent]
     assert on_gpu.prepared == [8, 4, 4, 4, 4]
     assert service.limit.most_rows == 4
 
@@ -244,12 +236,12 @@ def test_parts_of_a_batch_whose_client_leaves(serve, handler):
         return answers
 
     handler._ms_complete = streaming
-    sent = serve([(1, ["a"]), Cancelled(1, [0]), (2, ["b"])])
+    sent = serve([(1, ["a"]), wire.Cancelled(1, [0]), (2, ["b"])])
 
     assert "a cancelled: True" in handler.events
     assert "b cancelled: False" in handler.events
-    assert [m.sequences for m, _ in sent if isinstance(m, Parts)] == [[2]]
-    assert [m.sequence for m, _ in sent if isinstance(m, Result)] == [1, 2]
+    assert [m.sequences for m, _ in sent if isinstance(m, wire.Parts)] == [[2]]
+    assert [m.sequence for m, _ in sent if isinstance(m, wire.Result)] == [1, 2]
 
 
 def test_the_preparing_thread_uses_the_gpu(serve, handler, monkeypatch):

@@ -8,19 +8,7 @@ import pytest
 import uvloop
 from tests.engine.worker.channels import Channel
 
-from modelserver.engine.wire.messages import (
-    ASYNC,
-    CONTINUOUS,
-    Answer,
-    Broken,
-    Cancelled,
-    Load,
-    Ping,
-    Pong,
-    Predict,
-    Row,
-    Stop,
-)
+from modelserver.engine.wire import messages as wire
 from modelserver.engine.worker.runtime import (
     check_device,
     import_service,
@@ -52,7 +40,9 @@ class Echo:
 def load_service(model_dir, source, **fields):
     """The handler, initialised, and what calls it."""
     (model_dir / "runtime_handler.py").write_text(source)
-    handler, service = import_service(Load("m", "1.0", str(model_dir), "runtime_handler.py", 4, **fields))
+    handler, service = import_service(
+        wire.Load("m", "1.0", str(model_dir), "runtime_handler.py", 4, **fields)
+    )
     handler.initialize(service.context)
     return handler, service
 
@@ -62,19 +52,23 @@ def test_messages_are_served_until_a_stop(model_dir):
     assert service.context.metrics.model_name == "m"
 
     channel = Channel()
-    rows = [Row("one", 1), Row("two", 2)]
-    messages = [(Ping(), memoryview(b"")), (Predict(3, rows), memoryview(b"abb")), (Stop(), memoryview(b""))]
-    serve(iter([*messages, (Ping(), memoryview(b""))]), service, channel)
+    rows = [wire.Row("one", 1), wire.Row("two", 2)]
+    messages = [
+        (wire.Ping(), memoryview(b"")),
+        (wire.Predict(3, rows), memoryview(b"abb")),
+        (wire.Stop(), memoryview(b"")),
+    ]
+    serve(iter([*messages, (wire.Ping(), memoryview(b""))]), service, channel)
     (pong, _), (result, bodies) = channel.sent
-    assert pong == Pong()
+    assert pong == wire.Pong()
     assert result.sequence == 3
-    assert result.answers == [Answer(4, 200, OCTETS), Answer(5, 200, OCTETS)]
+    assert result.answers == [wire.Answer(4, 200, OCTETS), wire.Answer(5, 200, OCTETS)]
     assert bodies == [b"aone", b"bbtwo"]
     assert [m.request_id for m in result.metrics] == ["one,two"]
     assert result.handler_time > 0.0
 
 
-@pytest.mark.parametrize("mode", [CONTINUOUS, ASYNC])
+@pytest.mark.parametrize("mode", [wire.CONTINUOUS, wire.ASYNC])
 def test_envelopes_are_for_batches_of_whole_requests(model_dir, mode):
     with pytest.raises(HandlerNotUsable, match="envelope 'body' cannot be used with continuousBatching"):
         load_service(model_dir, HANDLER, envelope="body", mode=mode)
@@ -98,10 +92,10 @@ def test_batches_that_were_taken_back_or_cancelled_change_no_other(model_dir):
     channel = Channel()
     channel.taken_back = {3}
     messages = [
-        (Predict(3, [Row("one", 1)]), b"a"),
-        (Predict(4, [Row("two", 1)]), b"b"),
-        (Cancelled(4, [0]), b""),
-        (Predict(5, [Row("three", 1)]), b"c"),
+        (wire.Predict(3, [wire.Row("one", 1)]), b"a"),
+        (wire.Predict(4, [wire.Row("two", 1)]), b"b"),
+        (wire.Cancelled(4, [0]), b""),
+        (wire.Predict(5, [wire.Row("three", 1)]), b"c"),
     ]
     serve(((message, memoryview(tail)) for message, tail in messages), service, channel)
 
@@ -143,13 +137,15 @@ def test_a_process_whose_gpu_is_broken_ends_after_its_answer(model_dir, gpus, le
     loaded.instance.gpus = gpus
     channel = Channel()
     service.connect(channel)
-    messages = [(Predict(n, [Row("id", 1)]), memoryview(body)) for n, body in enumerate((b"a", b"p", b"b"))]
+    messages = [
+        (wire.Predict(n, [wire.Row("id", 1)]), memoryview(body)) for n, body in enumerate((b"a", b"p", b"b"))
+    ]
 
     with pytest.raises(leaves):
         serve(iter(messages), service, channel)
     (first, _), (broken, _), (second, _) = channel.sent
 
-    assert isinstance(broken, Broken)
+    assert isinstance(broken, wire.Broken)
     assert [result.answers[0].status for result in (first, second)] == [200, 500]
     assert channel.started == [0, 1]
     assert channel.is_closed
@@ -218,7 +214,7 @@ def test_workers_import_little():
 
 
 def test_a_model_must_be_on_the_gpu_if_one_is_required():
-    load = Load("m", "1.0", "/", "h.py", 4, gpu_id=1, gpu_required=True)
+    load = wire.Load("m", "1.0", "/", "h.py", 4, gpu_id=1, gpu_required=True)
     on_cpu, on_gpu, unknown = (SimpleNamespace(device=device) for device in ("cpu", "cuda:1", ""))
 
     with pytest.raises(GpuNotUsable, match=r"GPU 1 was assigned .* deviceType: cpu in model-config.yaml"):

@@ -7,16 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.engine.worker.channels import service_of
 
-from modelserver.engine.wire.messages import (
-    BODY,
-    INSTANCE,
-    Answer,
-    Cancelled,
-    Parts,
-    Predict,
-    Row,
-    SequenceHeaders,
-)
+from modelserver.engine.wire import messages as wire
 from modelserver.engine.worker.streaming import WINDOW, CallStream
 from modelserver_handlers.answers import OCTETS, TEXT
 from modelserver_handlers.context import BatchState
@@ -41,11 +32,11 @@ class Bench:
     def send(self, message, bodies=()):
         self.sent.append((message, list(bodies)))
 
-    def run(self, count, kind=BODY, accept=""):
+    def run(self, count, kind=wire.BODY, accept=""):
         """A batch of rows with the bodies 0, 1, …"""
         headers = msgspec.Raw(msgspec.msgpack.encode([(b"Accept", accept.encode())] if accept else []))
-        rows = [Row(f"id{i}", 1, kind, headers=headers) for i in range(count)]
-        work = self.service.take(Predict(7, rows), memoryview("".join(map(str, range(count))).encode()))
+        rows = [wire.Row(f"id{i}", 1, kind, headers=headers) for i in range(count)]
+        work = self.service.take(wire.Predict(7, rows), memoryview("".join(map(str, range(count))).encode()))
         self.service.run(work)
         return work
 
@@ -87,8 +78,8 @@ def test_parts_go_out_in_one_message_per_step():
     work = bench.run(2)
 
     assert [(m.sequences, m.rows) for m, _ in bench.sent] == [([7, 7], [0, 1])] * 2
-    assert bench.sent[0][0].answers == [Answer(2, 200, TEXT), Answer(12, 202, "text/x")]
-    assert bench.sent[1][0].answers == [Answer(2), Answer(2)]
+    assert bench.sent[0][0].answers == [wire.Answer(2, 200, TEXT), wire.Answer(12, 202, "text/x")]
+    assert bench.sent[1][0].answers == [wire.Answer(2), wire.Answer(2)]
     assert [content for _, _, content in answers(work)] == [b"a2", b"b2"]
     assert bench.calls == 1
 
@@ -151,14 +142,14 @@ def test_later_parts_of_bytes_go_out_as_they_are_where_nothing_is_to_be_added():
         send(context, b"a3", b"b3")
         return [b"a4", b"b4"]
 
-    names = SequenceHeaders(end="End")
+    names = wire.SequenceHeaders(end="End")
     bench = Bench(handle, max_response_size=10, sequence_headers=names)
     work = bench.run(2)
 
     assert bench.parts() == {0: [b"a0", b"a1", b"a2", b"a3"], 1: [b"b0", b"b1"]}
     sent = [answer for message, _ in bench.sent for answer in message.answers]
-    first, ending = Answer(2, 200, "text/x"), Answer(2, headers=[("end", "s1")])
-    assert sent == [first, first, Answer(2), Answer(2), ending, ending]
+    first, ending = wire.Answer(2, 200, "text/x"), wire.Answer(2, headers=[("end", "s1")])
+    assert sent == [first, first, wire.Answer(2), wire.Answer(2), ending, ending]
     assert [(status, failed) for status, failed, _ in answers(work)] == [(200, False), (500, True)]
 
 
@@ -169,7 +160,7 @@ def test_later_parts_of_instances_are_json():
         return ["c"]
 
     bench = Bench(handle)
-    bench.run(1, INSTANCE)
+    bench.run(1, wire.INSTANCE)
 
     assert bench.parts() == {0: [b'"a"', b'"b"']}
 
@@ -194,7 +185,7 @@ def test_a_call_for_nobody_is_left():
     passed = []
 
     def handle(data, context):
-        bench.arriving.append(Cancelled(7, [0, 1]))
+        bench.arriving.append(wire.Cancelled(7, [0, 1]))
         try:
             send(context, "a", "b")
         except Exception:  # noqa: BLE001 - as handlers do
@@ -218,7 +209,7 @@ def test_a_call_with_threads_is_let_run():
     def handle(data, context):
         thread = threading.Thread(target=release.wait)
         thread.start()
-        bench.arriving.append(Cancelled(7, [0]))
+        bench.arriving.append(wire.Cancelled(7, [0]))
         send(context, "a")
         release.set()
         thread.join()
@@ -263,7 +254,7 @@ def test_cancellations_of_other_batches_are_ignored():
     bench = Bench(lambda data, context: ["a"] * len(data))
     work = bench.run(1)
     bench.service.finish(work, 0.0)
-    bench.service.cancel(Cancelled(7, [0]))
+    bench.service.cancel(wire.Cancelled(7, [0]))
 
     assert work.cancelled == frozenset()
 
@@ -287,7 +278,7 @@ def two_calls(bench):
     """Two calls of one request each, whose first parts have been sent."""
     calls = []
     for sequence in (1, 2):
-        work = bench.service.take(Predict(sequence, [Row("id", 1, BODY)]), memoryview(b"x"))
+        work = bench.service.take(wire.Predict(sequence, [wire.Row("id", 1, wire.BODY)]), memoryview(b"x"))
         stream = bench.service.state(work, [0]).stream
         assert isinstance(stream, CallStream)
         stream.send({0: b"first"})
@@ -301,13 +292,13 @@ def test_further_parts_of_several_calls_are_one_message():
     (_, one), (_, other) = two_calls(bench)
     CallStream.send_together([(one, b"a"), (other, b"bc")])
 
-    assert bench.sent == [(Parts([1, 2], [0, 0], [Answer(1), Answer(2)]), [b"a", b"bc"])]
+    assert bench.sent == [(wire.Parts([1, 2], [0, 0], [wire.Answer(1), wire.Answer(2)]), [b"a", b"bc"])]
 
 
 def test_parts_of_ended_calls_and_clients_that_have_left_are_not_among_them():
     bench = Bench(lambda data, context: [])
     (work, one), (_, other) = two_calls(bench)
-    bench.service.cancel(Cancelled(work.sequence, [0]))
+    bench.service.cancel(wire.Cancelled(work.sequence, [0]))
     other.close()
     CallStream.send_together([(one, b"a"), (other, b"b")])
 
@@ -359,7 +350,7 @@ def test_generators_of_clients_that_left_are_closed(gone):
         try:
             for turn in range(turns):
                 if turn == 3:
-                    bench.arriving.append(Cancelled(7, gone))
+                    bench.arriving.append(wire.Cancelled(7, gone))
                 yield name
         finally:
             closed.append(name)
@@ -380,7 +371,7 @@ def test_every_row_gets_its_parts_in_order(steps, leaving):
     def handle(data, context):
         for step, chosen in enumerate(steps):
             if step in leaving:
-                bench.arriving.append(Cancelled(7, [leaving[step]]))
+                bench.arriving.append(wire.Cancelled(7, [leaving[step]]))
             ids = {idx: f"id{idx}" for idx in range(4) if chosen[idx]}
             send_intermediate_predict_response([f"{idx}.{step}" for idx in range(4)], ids, "", 200, context)
         return [f"{idx}." for idx in range(4)]
@@ -401,7 +392,7 @@ def test_every_row_gets_its_parts_in_order(steps, leaving):
     }
 
     assert bench.parts() == expected
-    assert all(isinstance(message, Parts) for message, _ in bench.sent)
+    assert all(isinstance(message, wire.Parts) for message, _ in bench.sent)
     for message, bodies in bench.sent:
         assert [answer.size for answer in message.answers] == [len(body) for body in bodies]
-        assert msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=Parts) == message
+        assert msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=wire.Parts) == message

@@ -1,12 +1,6 @@
 import pytest
 
-from modelserver.surface.auth.origins import (
-    ForeignName,
-    ForeignPage,
-    check_host,
-    check_origin,
-    tells_about_models,
-)
+from modelserver.surface.auth import origins
 
 OWN = "http://localhost:8081"
 
@@ -30,8 +24,8 @@ def headers(origin: str | None, host: str = "localhost:8081") -> list[tuple[byte
 def test_pages_of_others_change_nothing(method, origin, host):
     """Neither another site, nor a name that was made to lead here, nor another port (F65)."""
     for allowed in ("", "http://tool.example"):
-        with pytest.raises(ForeignPage, match="may not change anything here"):
-            check_origin(method, headers(origin, host), allowed)
+        with pytest.raises(origins.ForeignPage, match="may not change anything here"):
+            origins.check_origin(method, headers(origin, host), allowed)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +40,7 @@ def test_pages_of_others_change_nothing(method, origin, host):
     ],
 )
 def test_own_and_allowed_pages_other_clients_and_reading_are_free(method, origin, host, allowed):
-    check_origin(method, headers(origin, host), allowed)
+    origins.check_origin(method, headers(origin, host), allowed)
 
 
 @pytest.mark.parametrize(
@@ -54,8 +48,8 @@ def test_own_and_allowed_pages_other_clients_and_reading_are_free(method, origin
 )
 def test_names_that_nobody_can_forge(host):
     """Loopback names and plain addresses never come from somebody's DNS; HTTP/1.0 has no header for it."""
-    check_host(headers(None, host))
-    check_host([(b"accept", b"*/*")])
+    origins.check_host(headers(None, host))
+    origins.check_host([(b"accept", b"*/*")])
 
 
 @pytest.mark.parametrize(
@@ -63,19 +57,19 @@ def test_names_that_nobody_can_forge(host):
 )
 def test_a_name_that_was_made_to_lead_here_reads_nothing(host):
     """A page could otherwise read the responses of this machine's loopback under its own name."""
-    with pytest.raises(ForeignName, match="use localhost"):
-        check_host(headers(None, host))
+    with pytest.raises(origins.ForeignName, match="use localhost"):
+        origins.check_host(headers(None, host))
 
 
 def test_names_of_the_operator_are_safe():
     """A name of ``management_hosts`` may read, and its own pages may change something."""
     names = {"models.lan"}
-    check_host(headers(None, "Models.LAN:8081"), names)
-    check_origin("POST", headers("http://models.lan", "models.lan"), "", names)
-    with pytest.raises(ForeignName):
-        check_host(headers(None, "other.lan"), names)
-    with pytest.raises(ForeignPage):
-        check_origin("POST", headers("http://other.lan", "other.lan"), "", names)
+    origins.check_host(headers(None, "Models.LAN:8081"), names)
+    origins.check_origin("POST", headers("http://models.lan", "models.lan"), "", names)
+    with pytest.raises(origins.ForeignName):
+        origins.check_host(headers(None, "other.lan"), names)
+    with pytest.raises(origins.ForeignPage):
+        origins.check_origin("POST", headers("http://other.lan", "other.lan"), "", names)
 
 
 @pytest.mark.parametrize(
@@ -96,11 +90,11 @@ def test_names_of_the_operator_are_safe():
 )
 def test_data_about_models_has_the_rule(role, paths, has_it):
     """Probes may use any name, pages tell nothing about models, proxies pass on the name that clients use."""
-    assert [tells_about_models({role}, "GET", path) for path in paths.split()] == [has_it] * len(
+    assert [origins.tells_about_models({role}, "GET", path) for path in paths.split()] == [has_it] * len(
         paths.split()
     )
 
 
 def test_data_of_clients_does_not_have_the_rule_at_a_shared_address():
     for path in ("/predictions/m", "/v2/models/m", "/v1/models/m"):
-        assert not tells_about_models({"inference", "management"}, "GET", path)
+        assert not origins.tells_about_models({"inference", "management"}, "GET", path)

@@ -4,13 +4,7 @@ import struct
 
 import pytest
 
-from modelserver.surface.http.sockets import (
-    address_text,
-    bytes_in_system,
-    is_reset,
-    local_address,
-    remote_address,
-)
+from modelserver.surface.http import sockets
 
 
 @pytest.fixture
@@ -28,33 +22,33 @@ async def ends():
 
 async def test_bytes_in_the_system_are_counted(ends):
     transport, client = ends
-    assert bytes_in_system(transport) == 0
+    assert sockets.bytes_in_system(transport) == 0
     transport.write(bytes(100_000))
-    waiting = bytes_in_system(transport) + transport.get_write_buffer_size()
+    waiting = sockets.bytes_in_system(transport) + transport.get_write_buffer_size()
     assert 0 < waiting < 100_000
 
     client.setblocking(False)
     for _ in range(10):
         client.recv(4096)
         await asyncio.sleep(0.01)
-    assert 0 < bytes_in_system(transport) + transport.get_write_buffer_size() < waiting
+    assert 0 < sockets.bytes_in_system(transport) + transport.get_write_buffer_size() < waiting
 
 
 async def test_transport_without_an_open_socket_has_no_bytes():
-    assert bytes_in_system(asyncio.Transport()) == 0
+    assert sockets.bytes_in_system(asyncio.Transport()) == 0
     with socket.create_server(("127.0.0.1", 0)) as other:
-        assert bytes_in_system(asyncio.Transport({"socket": other})) == 0
-    assert bytes_in_system(asyncio.Transport({"socket": other})) == 0
+        assert sockets.bytes_in_system(asyncio.Transport({"socket": other})) == 0
+    assert sockets.bytes_in_system(asyncio.Transport({"socket": other})) == 0
 
 
 async def test_reset_is_noticed_without_reading(ends):
     transport, client = ends
     transport.pause_reading()  # type: ignore[attr-defined]
-    assert not is_reset(transport)
+    assert not sockets.is_reset(transport)
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.close()
 
-    assert is_reset(transport)
+    assert sockets.is_reset(transport)
 
 
 @pytest.mark.parametrize(
@@ -71,11 +65,11 @@ async def test_reset_is_noticed_without_reading(ends):
 )
 def test_client_is_printed_by_address_and_port(name, text):
     """IPv6 is in brackets; IPv4 that comes to an IPv6 socket, which the system writes with dots, is IPv4."""
-    assert address_text(remote_address(asyncio.Transport({"peername": name}))) == text
+    assert sockets.address_text(sockets.remote_address(asyncio.Transport({"peername": name}))) == text
 
 
 def test_local_address_is_one_of_the_network_or_a_path():
     names = [("::1", 80, 0, 0), "/run/s", b"\0abstract"]
-    addresses = [local_address(asyncio.Transport({"sockname": name})) for name in names]
+    addresses = [sockets.local_address(asyncio.Transport({"sockname": name})) for name in names]
 
     assert addresses == [("::1", 80), ("/run/s", None), None]
