@@ -30,7 +30,7 @@ async def versions():
 class Direct:
     def __init__(self, versions):
         self.saved = 0
-        self.traffic: ModelTraffic[Version] = ModelTraffic("m", on_change=self._save)
+        self.traffic: ModelTraffic = ModelTraffic("m", on_change=self._save)
         self.traffic.follow(versions, "1.0")
 
     def _save(self):

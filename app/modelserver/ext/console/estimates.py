@@ -21,7 +21,7 @@ from modelserver.ext.console.arrivals import ArrivalHistory
 from modelserver.ext.console.histograms import quantile
 from modelserver.ext.console.simulation.costs import Cost, fit
 from modelserver.ext.console.simulation.engine import SimulatedServer, Simulation
-from modelserver.ext.console.simulation.figures import summarize
+from modelserver.ext.console.simulation.figures import EstimatedFigures, summarize
 
 # Requests of one simulation, and the stretches that they are taken from.
 _MOST_REQUESTS: Final = 8000
@@ -56,19 +56,6 @@ class EstimateRequest(msgspec.Struct, frozen=True):
     now: Choice
     then: Choice
     factor: Annotated[float, Meta(gt=0.0, le=100.0)] = 1.0
-
-
-class EstimatedFigures(msgspec.Struct, frozen=True):
-    """Measured or simulated: answered and refused requests per second, mean batch, latencies, the share of
-    time that workers are busy.
-    """
-
-    rate: float
-    refused: float
-    batch: float
-    p50_ms: float | None
-    p99_ms: float | None
-    busy: float
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -221,18 +208,4 @@ def _simulated(
     server = SimulatedServer(cost, choice.workers, overhead)
     limits = PoolLimits(choice.size, choice.policy, choice.delay / 1e3, choice.queue, _MEMORY)
     trace = Simulation(server, limits, times).run()
-    begin = _WARMUP * seconds
-    figures = summarize(trace, begin, seconds)
-    busy = figures.device_ms / 1e3 * figures.rate / choice.workers
-    return EstimatedFigures(
-        rate=figures.rate,
-        refused=trace.refused / seconds if seconds else 0.0,
-        batch=figures.batch,
-        p50_ms=_known(figures.p50_ms),
-        p99_ms=_known(figures.p99_ms),
-        busy=busy,
-    )
-
-
-def _known(value: float) -> float | None:
-    return None if math.isnan(value) else value
+    return summarize(trace, _WARMUP * seconds, seconds, choice.workers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from modelserver.engine.telemetry.metrics import ServerMetrics
 
@@ -21,7 +21,7 @@ class Meters:
         traffics: the traffic of each model that has any.
     """
 
-    def __init__(self, metrics: ServerMetrics, traffics: Callable[[], Iterable[ModelTraffic[Any]]]) -> None:
+    def __init__(self, metrics: ServerMetrics, traffics: Callable[[], Iterable[ModelTraffic]]) -> None:
         self._traffics = traffics
         counter, gauge = metrics.counter, metrics.gauge
         self._families = {

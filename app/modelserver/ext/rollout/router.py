@@ -102,7 +102,7 @@ class TrafficRouter:
         _log.info("Model %s: traffic %s", name, msgspec.json.encode(plan).decode())
         self._registry.set_traffic(name, traffic if plan or traffic.promotion else None)
 
-    def _traffics(self) -> list[ModelTraffic[ModelVersion]]:
+    def _traffics(self) -> list[ModelTraffic]:
         traffics = map(traffic_of, self._registry.defaults())
         return [traffic for traffic in traffics if traffic is not None]
 
@@ -112,7 +112,7 @@ class TrafficRouter:
         task.add_done_callback(self._saving.discard)
 
 
-def traffic_of(model: ModelVersion) -> ModelTraffic[ModelVersion] | None:
+def traffic_of(model: ModelVersion) -> ModelTraffic | None:
     """The traffic of the version's model, None if its default version gets all requests."""
     # Only this extension sets it.
     return model.traffic  # type: ignore[return-value]

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 from modelserver.engine.batching.request import Request
 from modelserver.engine.ids import accept_request_id
@@ -31,6 +31,7 @@ from modelserver.ext.rollout.compare import Pair, difference
 from modelserver.ext.rollout.judging import Judge
 from modelserver.ext.rollout.latencies import Latencies
 from modelserver.ext.rollout.plan import Shadowing
+from modelserver.models.version import ModelVersion
 
 # Whether the event loop has time to spare for work of low priority.
 #
@@ -107,26 +108,6 @@ OUTCOMES = (
 )
 
 
-class Version(Protocol):
-    """The part of a model's version that shadows need."""
-
-    @property
-    def version(self) -> str:
-        """Its name."""
-
-    @property
-    def pool(self) -> Pool:
-        """Its workers."""
-
-    @property
-    def splits(self) -> bool:
-        """Whether V1 bodies are split for it."""
-
-    @property
-    def splits_tensors(self) -> bool:
-        """Whether V2 bodies are split for it."""
-
-
 class Copy(NamedTuple):
     """A request that was answered by another version after ``seconds``."""
 
@@ -174,13 +155,13 @@ class Shadow:
 
     def __init__(
         self,
-        version: Version,
+        version: ModelVersion,
         how: Shadowing,
         judge: Judge,
         *,
         keep: int = 0,
         spare: Spare | None = None,
-        on_result: Callable[[Version, bool, float, bool | None], None] | None = None,
+        on_result: Callable[[ModelVersion, bool, float, bool | None], None] = lambda *_: None,
     ) -> None:
         self.version = version
         self.how = how
@@ -193,6 +174,8 @@ class Shadow:
         self._waiting: deque[Copy] = deque()
         self._nbytes = 0
         self._running = 0
+        # Of those that run, the ones that were answered in parts.
+        self._streamed: set[Request] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -213,7 +196,7 @@ class Shadow:
             return True
         return False
 
-    def take(self, request: Request, primary: Version, *, streamed: bool) -> None:
+    def take(self, request: Request, primary: ModelVersion, *, streamed: bool) -> None:
         """Takes a copy of a request that the primary has just answered."""
         if self._closed:
             self.count("ended")
@@ -281,10 +264,9 @@ class Shadow:
         for copy in copies:
             rows += copy.request.rows
             bodies += copy.request.bodies
-        sent_copies = _SentCopies(self, copies)
         name, key = accept_request_id(), copies[0].request.key
-        together = Request(name, rows, bodies, monotonic(), key=key, on_done=sent_copies.done)
-        together.on_part = sent_copies.part
+        together = Request(name, rows, bodies, monotonic(), key=key, on_done=partial(self._ended, copies))
+        together.on_part = self._note_part
         try:
             pool.submit(together)
         except ModelServerError as error:
@@ -309,9 +291,15 @@ class Shadow:
 
     # -- back
 
-    def ended(self, together: Request, copies: list[Copy], *, streamed: bool) -> None:
+    def _note_part(self, together: Request, *_: Any) -> None:
+        """A part of an answer, which is thrown away: whose it is is not known."""
+        self._streamed.add(together)
+
+    def _ended(self, copies: list[Copy], together: Request) -> None:
         """The copies were answered, or all of them failed."""
         self._running -= 1
+        streamed = together in self._streamed
+        self._streamed.discard(together)
         seconds = monotonic() - together.arrived
         place = 0
         for copy in copies:
@@ -321,17 +309,14 @@ class Shadow:
             if streamed:
                 self.count("streamed")
                 continue
-            self._note(copy, together, seconds)
+            counts = self.counts
+            counts.latencies.add(seconds)
+            counts.primary_latencies.add(copy.seconds)
+            counts.batch_sizes += together.batch_size
+            counts.primary_batch_sizes += request.batch_size
             self._compare(copy, together, answers, seconds)
         if self._waiting:
             self._send_in(SOON)
-
-    def _note(self, copy: Copy, together: Request, seconds: float) -> None:
-        counts = self.counts
-        counts.latencies.add(seconds)
-        counts.primary_latencies.add(copy.seconds)
-        counts.batch_sizes += together.batch_size
-        counts.primary_batch_sizes += copy.request.batch_size
 
     def _compare(
         self, copy: Copy, together: Request, answers: Sequence[tuple[Answer, bytes] | None], seconds: float
@@ -373,7 +358,7 @@ class Shadow:
         seconds = result.seconds[1]
         if reason is None:
             self.count("not_compared")
-            self._report(seconds, agreed=None)
+            self._on_result(self.version, False, seconds, None)
         elif reason:
             self._differs(replace(result, reason=reason))
         else:
@@ -381,7 +366,7 @@ class Shadow:
 
     def _agrees(self, seconds: float) -> None:
         self.count("agreed")
-        self._report(seconds, agreed=True)
+        self._on_result(self.version, False, seconds, True)
 
     def _describe(
         self,
@@ -410,30 +395,7 @@ class Shadow:
         self.differences.append(result)
         if failed:
             self.counts.failed += 1
-        self._report(result.seconds[1], agreed=False, failed=failed)
-
-    def _report(self, seconds: float, *, agreed: bool | None, failed: bool = False) -> None:
-        if self._on_result is not None:
-            self._on_result(self.version, failed, seconds, agreed)
-
-
-class _SentCopies:
-    """Copies that a pool has as one request."""
-
-    __slots__ = ("_copies", "_shadow", "_streamed")
-
-    def __init__(self, shadow: Shadow, copies: list[Copy]) -> None:
-        self._shadow = shadow
-        self._copies = copies
-        self._streamed = False
-
-    def part(self, *_: Any) -> None:
-        """A part of an answer, which is thrown away: whose it is is not known."""
-        self._streamed = True
-
-    def done(self, together: Request) -> None:
-        """The end of the request."""
-        self._shadow.ended(together, self._copies, streamed=self._streamed)
+        self._on_result(self.version, failed, result.seconds[1], False)
 
 
 def _status(answers: Sequence[tuple[Answer, bytes]]) -> int:

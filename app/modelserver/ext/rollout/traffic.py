@@ -11,7 +11,7 @@ from math import log
 from operator import itemgetter
 from random import random
 from time import monotonic
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import msgspec
@@ -22,8 +22,8 @@ from modelserver.errors import BadRequest
 from modelserver.ext.rollout.judging import Judge
 from modelserver.ext.rollout.plan import Plan, check, pair_of, renamed, tidy, without
 from modelserver.ext.rollout.promoting import Progress, Promoter, Report, State
-from modelserver.ext.rollout.shadow import Shadow, Spare, Version
-from modelserver.models.version import Headed
+from modelserver.ext.rollout.shadow import Shadow, Spare
+from modelserver.models.version import Headed, ModelVersion
 
 # From weights to a version: intervals of [0, 1), computed when weights or readiness change.
 
@@ -94,8 +94,6 @@ _log = logging.getLogger("modelserver.rollout")
 # Seconds between looks at which versions are ready, and at a promotion.
 EVERY = 0.25
 
-V = TypeVar("V", bound=Version)
-
 
 @dataclass(slots=True)
 class RequestCount:
@@ -104,7 +102,7 @@ class RequestCount:
     value: float = 0.0
 
 
-class ModelTraffic(Generic[V]):
+class ModelTraffic:
     """The traffic of one model.
 
     Args:
@@ -120,10 +118,10 @@ class ModelTraffic(Generic[V]):
         self.promotion: Report | None = None
         self.requests: dict[str, RequestCount] = {}
         self._on_change = on_change
-        self._versions: Mapping[str, V] = {}
+        self._versions: Mapping[str, ModelVersion] = {}
         self._default = ""
         # The version of each interval, with its end and the counter of its requests.
-        self._slots: list[tuple[float, V, RequestCount]] = []
+        self._slots: list[tuple[float, ModelVersion, RequestCount]] = []
         self._verifies = False
         self._effective: dict[str, int | float] = {}
         self._header = b""
@@ -143,7 +141,7 @@ class ModelTraffic(Generic[V]):
 
     # -- for each request
 
-    def choose(self, request: Headed) -> V:
+    def choose(self, request: Headed) -> ModelVersion:
         """The version for a request that names none; its headers are read only where they decide."""
         slots = self._slots
         if not slots:
@@ -174,7 +172,7 @@ class ModelTraffic(Generic[V]):
                 return point_of(value)
         return random()  # noqa: S311 - no secret
 
-    def home(self, sequence_id: str, chosen: V) -> V:
+    def home(self, sequence_id: str, chosen: ModelVersion) -> ModelVersion:
         """The version that has the state of a sequence; if none has, the same one for the same id."""
         for version in self._versions.values():
             affinity = version.pool.affinity
@@ -183,7 +181,7 @@ class ModelTraffic(Generic[V]):
         point = point_of(sequence_id.encode())
         return next((version for end, version, _ in self._slots if point < end), chosen)
 
-    def watch(self, request: Request, version: V) -> None:
+    def watch(self, request: Request, version: ModelVersion) -> None:
         """Before a request that names no version is queued: it may be copied, or counted, at its end.
 
         Only if :attr:`watches`.
@@ -205,7 +203,7 @@ class ModelTraffic(Generic[V]):
         # Of the geometric distribution.
         return int(log(1 - random()) / log(1 - most)) + 1 if most < 1 else 1  # noqa: S311 - no secret
 
-    def _sample(self, version: V) -> list[Shadow]:
+    def _sample(self, version: ModelVersion) -> list[Shadow]:
         """The shadows that get a copy of one request, the one with the greatest share among them."""
         most, first = self._sampled[0]
         result = [] if first.version is version or first.passes_over() else [first]
@@ -215,7 +213,7 @@ class ModelTraffic(Generic[V]):
                 result.append(shadow)
         return result
 
-    def refused(self, version: V, status: int) -> None:
+    def refused(self, version: ModelVersion, status: int) -> None:
         """A request for this version was answered with this status before it was queued."""
         if self.promoter is not None and status >= 500:
             self.promoter.refused(version.version)
@@ -240,7 +238,9 @@ class ModelTraffic(Generic[V]):
         self._look()
         self._tick()
 
-    def follow(self, versions: Mapping[str, V], default: str, moved: tuple[str, str] | None = None) -> None:
+    def follow(
+        self, versions: Mapping[str, ModelVersion], default: str, moved: tuple[str, str] | None = None
+    ) -> None:
         """The versions of the model have changed; ``moved``: one was replaced by one of another name."""
         plan = self.plan
         if moved is not None:
@@ -284,7 +284,7 @@ class ModelTraffic(Generic[V]):
         self._sampled = sorted(sampled, key=itemgetter(0), reverse=True)
         self._until = self._next_sample() if sampled else 0
 
-    def _copied(self, version: Version, failed: bool, seconds: float, agreed: bool | None) -> None:
+    def _copied(self, version: ModelVersion, failed: bool, seconds: float, agreed: bool | None) -> None:
         if self.promoter is not None and version.version == self.promoter.version:
             self.promoter.copied(failed, seconds, agreed)
 
@@ -337,20 +337,18 @@ class ModelTraffic(Generic[V]):
             report.note(f"dry run, nothing is changed: {text}")
             _log.info("Model %s: dry run: %s", self.name, text)
             return
-        level = logging.WARNING if verdict.action == "back" else logging.INFO
-        kind = (
-            "rolled_back" if verdict.action == "back" else "promoted" if after is None else "promotion_step"
-        )
+        is_back, plan = verdict.action == "back", self.plan
+        ends = after is None or is_back
+        level = logging.WARNING if is_back else logging.INFO
+        kind = "rolled_back" if is_back else "promoted" if ends else "promotion_step"
         _log.log(level, "Model %s: %s", self.name, text, extra={"event": kind})
-        ends = after is None or verdict.action == "back"
-        plan = self.plan
         if after is not None:
             weights = {promoter.base: tidy(100 - after), promoter.version: tidy(after)}
             plan = msgspec.structs.replace(plan, weights=weights)
         if ends:
             plan = msgspec.structs.replace(plan, promote=None)
-        state: State = "rolled back" if verdict.action == "back" else "promoted"
-        report.note(text, state if ends else "watching")
+        state: State = "rolled back" if is_back else "promoted" if ends else "watching"
+        report.note(text, state)
         self.adopt(plan)
         self._on_change()
 
@@ -417,7 +415,7 @@ class _Watched:
     __slots__ = ("_on_done", "_on_part", "_promoter", "_shadows", "_streamed", "_version")
 
     def __init__(
-        self, request: Request, version: Version, shadows: list[Shadow], promoter: Promoter | None
+        self, request: Request, version: ModelVersion, shadows: list[Shadow], promoter: Promoter | None
     ) -> None:
         self._version = version
         self._shadows = shadows

@@ -14,7 +14,7 @@ import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import NamedTuple, TypeAlias
 
 from modelserver.engine.batching.queue import BatchQueue, QueueFull
 from modelserver.engine.batching.request import Batch, Request
@@ -50,17 +50,17 @@ class Trace:
     refused: int = 0
 
 
-@dataclass(slots=True)
-class _Worker:
-    held: deque[Batch] = field(default_factory=deque)
+# The batches that it holds.
+_Worker: TypeAlias = "deque[Batch]"
 
 
-@dataclass(order=True, slots=True)
-class _Event:
+class _Event(NamedTuple):
+    """The answer of a worker, or the arrival of a request, or a look at what is due; in their order."""
+
     at: float
     order: int
-    kind: Literal["arrival", "answer", "look"] = field(compare=False)
-    worker: _Worker | None = field(default=None, compare=False)
+    is_arrival: bool
+    worker: _Worker | None
 
 
 class Simulation:
@@ -79,7 +79,7 @@ class Simulation:
         self.trace = Trace()
         self.now = 0.0
         self._times = iter(times)
-        self._workers = [_Worker() for _ in range(server.workers)]
+        self._workers: list[_Worker] = [deque() for _ in range(server.workers)]
         self._events: list[_Event] = []
         self._orders = itertools.count()
         self._look = math.inf
@@ -91,27 +91,24 @@ class Simulation:
         while events:
             event = heapq.heappop(events)
             self.now = event.at
-            if event.kind == "arrival":
+            if event.is_arrival:
                 self._arrive()
                 # As in one turn of the server's loop: what came at once is seen at once.
-                if events and events[0].at == self.now and events[0].kind == "arrival":
+                if events and events[0].at == self.now and events[0].is_arrival:
                     continue
                 self._pump()
-            elif event.kind == "answer":
-                assert event.worker is not None  # noqa: S101 - every answer has one
+            elif event.worker is not None:
                 self._answer(event.worker)
             elif event.at == self._look:
                 self._pump()
         return self.trace
 
-    def _add(
-        self, at: float, kind: Literal["arrival", "answer", "look"], worker: _Worker | None = None
-    ) -> None:
-        heapq.heappush(self._events, _Event(at, next(self._orders), kind, worker))
+    def _add(self, at: float, worker: _Worker | None = None, *, is_arrival: bool = False) -> None:
+        heapq.heappush(self._events, _Event(at, next(self._orders), is_arrival, worker))
 
     def _next_arrival(self) -> None:
         if (at := next(self._times, None)) is not None:
-            self._add(at, "arrival")
+            self._add(at, is_arrival=True)
 
     def _arrive(self) -> None:
         try:
@@ -121,11 +118,11 @@ class Simulation:
         self._next_arrival()
 
     def _answer(self, worker: _Worker) -> None:
-        batch = worker.held.popleft()
+        batch = worker.popleft()
         spent = self.server.cost.seconds(batch.size)
         self.queue.policy.finished(batch.size, spent, self.now)
         self.trace.batches.append((self.now, batch.size, spent))
-        if worker.held:
+        if worker:
             self._run(worker, self.server.overhead / 2)
         self._pump()
         for parcel in batch.parcels:
@@ -136,30 +133,30 @@ class Simulation:
         self._look = math.inf
         if not self.queue.requests:
             return
-        idle = [worker for worker in self._workers if not worker.held]
+        idle = [worker for worker in self._workers if not worker]
         while idle and (batch := self.queue.take(self.now, len(idle))) is not None:
             self._send(idle.pop(0), batch)
         if not idle:
             self._hand_over_in_advance()
         elif self.queue.requests and (due := self.queue.due(self.now, len(idle))) < math.inf:
             self._look = max(due, self.now)
-            self._add(self._look, "look")
+            self._add(self._look)
 
     def _hand_over_in_advance(self) -> None:
         if len(self._workers) > 1:
             return
         (worker,) = self._workers
-        while len(worker.held) < IN_FLIGHT and self.queue.has_full():
+        while len(worker) < IN_FLIGHT and self.queue.has_full():
             batch = self.queue.take(self.now, 0, only_full=True)
             if batch is None:
                 return
             self._send(worker, batch)
 
     def _send(self, worker: _Worker, batch: Batch) -> None:
-        worker.held.append(batch)
-        if len(worker.held) == 1:
+        worker.append(batch)
+        if len(worker) == 1:
             self._run(worker, self.server.overhead)
 
     def _run(self, worker: _Worker, overhead: float) -> None:
-        spent = self.server.cost.seconds(worker.held[0].size)
-        self._add(self.now + overhead + spent, "answer", worker)
+        spent = self.server.cost.seconds(worker[0].size)
+        self._add(self.now + overhead + spent, worker)
