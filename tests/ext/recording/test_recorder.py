@@ -310,5 +310,5 @@ async def test_a_recording_counts_as_outgoing():
     assert outgoing.held == 0
     recording.hold(500)
     recording.close()
-    recording.release(500)
+    recording.count(-500)
     assert outgoing.held == 0

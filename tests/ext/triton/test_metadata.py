@@ -1,7 +1,7 @@
 from types import SimpleNamespace
 
 from modelserver.engine.tensors.tensor import TensorSpec
-from modelserver.ext.triton.metadata import ProtocolMetadata
+from modelserver.ext.triton.metadata import describe_model, describe_server
 from modelserver.models.options.signature import Signature
 
 
@@ -10,20 +10,18 @@ def test_tensors_of_a_signature_are_described():
     pool = SimpleNamespace(splits=False)
     model = SimpleNamespace(name="m", version="1.0", signature=signature, pool=pool, envelope="")
     registry = SimpleNamespace(get=lambda *_: model, versions=lambda _: [model])
-    settings = SimpleNamespace(shared_memory_prefix=None)
-    metadata = ProtocolMetadata(registry, settings)
     about = {"name": "m", "versions": ["1.0"], "platform": "pytorch"}
     inputs = [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}]
 
-    assert metadata.model("m", None) == {**about, "inputs": inputs, "outputs": []}
+    assert describe_model(registry, "m", None) == {**about, "inputs": inputs, "outputs": []}
     pool.splits = True
-    assert metadata.model("m", None)["outputs"] == [{"name": "output_0", "datatype": "BYTES", "shape": [-1]}]
+    described = describe_model(registry, "m", None)
+    assert described["outputs"] == [{"name": "output_0", "datatype": "BYTES", "shape": [-1]}]
 
 
 def test_shared_memory_is_an_extension_where_it_is_allowed():
     without, with_it = (
-        ProtocolMetadata(None, SimpleNamespace(shared_memory_prefix=each)).server()["extensions"]
-        for each in (None, "/")
+        describe_server(SimpleNamespace(shared_memory_prefix=each))["extensions"] for each in (None, "/")
     )
 
     assert [*without, "system_shared_memory"] == with_it

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple, Protocol
+from typing import BinaryIO, Final, NamedTuple
 
 import msgspec
 import zstandard
@@ -30,18 +30,10 @@ _FRAME: Final = struct.Struct("<II")
 _LARGEST: Final = 1 << 30
 
 
-class _Output(Protocol):
-    """An unbuffered file."""
-
-    def write(self, data: bytes, /) -> int | None: ...
-    def tell(self) -> int: ...
-    def truncate(self, size: int | None = None, /) -> int: ...
-
-
 class Writer:
-    """Appends frames to a new file; after an OSError the file ends with its last whole frame."""
+    """Appends frames to a new unbuffered file; after an OSError that ends with its last whole frame."""
 
-    def __init__(self, output: _Output) -> None:
+    def __init__(self, output: BinaryIO) -> None:
         self._output = output
         # The fastest: the command often shares its processors with the server that it records.
         self._compress = zstandard.ZstdCompressor(level=1).compress

@@ -7,6 +7,7 @@ Calls that the client does not read in time are dropped and counted: memory is b
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -95,16 +96,16 @@ class Recorder:
         most: int = MOST_BYTES,
     ) -> None:
         self.now: LiveRecording | None = None
-        self._clock = clock
-        self._count = count
-        self._most = min(MOST_BYTES, most)
+        self.clock = clock
+        self.count = count
+        self.most = min(MOST_BYTES, most)
         self._closed = False
 
     def start(self, options: RecordingOptions) -> LiveRecording:
         """Starts to record. Raises Conflict if somebody else records."""
         if self.now is not None or self._closed:
             raise Conflict("Another client is recording; its recording must end first.")
-        self.now = LiveRecording(options, self._clock, self._forget, self._count, self._most)
+        self.now = LiveRecording(options, self)
         return self.now
 
     def watch(self, watched: Watched) -> Recorded | None:
@@ -115,9 +116,6 @@ class Recorder:
         is_known = bool(model) or not recording.options.models
         return None if is_known and not recording.accepts(model) else Recorded(watched, recording, is_known)
 
-    def _forget(self) -> None:
-        self.now = None
-
     def close(self) -> None:
         self._closed = True
         if self.now is not None:
@@ -127,22 +125,15 @@ class Recorder:
 class LiveRecording:
     """What one client records; ``headers`` says which headers of a request."""
 
-    def __init__(
-        self,
-        options: RecordingOptions,
-        clock: Callable[[], int],
-        forget: Callable[[], None],
-        count: Callable[[int], None],
-        most: int,
-    ) -> None:
-        self.clock = clock
-        self.began = clock()
+    def __init__(self, options: RecordingOptions, recorder: Recorder) -> None:
+        self.clock = recorder.clock
+        self.began = recorder.clock()
         self.options = options
-        self._forget = forget
-        self._counted = count
-        self._most = most
+        self._recorder = recorder
         self.headers = RecordedHeaders({*HEADERS, *options.headers})
-        self._pieces = [_Piece()]
+        # Encoded calls, and the bytes of the last piece.
+        self._pieces: list[list[bytes]] = [[]]
+        self._size = 0
         self._calls = self._bytes = 0
         self._queued = 0
         self._pending = self._taken = 0
@@ -172,20 +163,17 @@ class LiveRecording:
         return self._queued
 
     def hold(self, nbytes: int) -> bool:
-        """Counts bytes of an answer that has not ended, until :meth:`release`; False if there is no room."""
-        if self._closed or self._bytes + nbytes > self._most:
+        """Counts bytes of an answer that has not ended; False if there is no room."""
+        if self._closed or self._bytes + nbytes > self._recorder.most:
             return False
-        self._count(nbytes)
+        self.count(nbytes)
         return True
 
-    def release(self, nbytes: int) -> None:
-        """Counts these bytes no longer."""
-        self._count(-nbytes)
-
-    def _count(self, nbytes: int) -> None:
+    def count(self, nbytes: int) -> None:
+        """It has so many bytes more, or less."""
         if not self._closed:
             self._bytes += nbytes
-            self._counted(nbytes)
+            self._recorder.count(nbytes)
 
     def drop(self) -> None:
         """A call has ended, for whose answer there was no room."""
@@ -200,20 +188,20 @@ class LiveRecording:
         self._pending -= 1
         if nbytes > LARGEST:
             self._large += 1
-        elif self._calls >= MOST_CALLS or self._bytes + nbytes > self._most:
+        elif self._calls >= MOST_CALLS or self._bytes + nbytes > self._recorder.most:
             self._full += 1
         else:
             # Encoded at once, while all of it is in the processor's cache; nothing else of the call stays in
             # memory.
-            piece = self._pieces[-1]
             content = _encode(fields)
-            piece.calls.append(content)
-            piece.size += len(content)
+            self._pieces[-1].append(content)
+            self._size += len(content)
             self._calls += 1
             # It includes the headers and the query, which may be most of it.
-            self._count(len(content))
-            if piece.size > _PIECE:
-                self._pieces.append(_Piece())
+            self.count(len(content))
+            if self._size > _PIECE:
+                self._pieces.append([])
+                self._size = 0
                 self._urgent.set()
 
     def finish(self, reason: str, *, wait: bool = True) -> None:
@@ -225,9 +213,9 @@ class LiveRecording:
 
     def close(self) -> None:
         """Stops recording, as the client has left."""
-        self._count(-self._bytes)
+        self.count(-self._bytes)
         self._closed = True
-        self._forget()
+        self._recorder.now = None
 
     async def frames(self) -> AsyncIterator[bytes]:
         """Everything that is recorded, until its end."""
@@ -240,7 +228,9 @@ class LiveRecording:
         while True:
             # Computed before the last calls are collected, so that none is left behind.
             over = bool(self._reason) and (not self._pending or time.monotonic() >= self._deadline)
-            entries = list(self._news())
+            entries: list[Entry] = []
+            if (lost := Lost(self._full, self._large)) != self._reported_loss:
+                entries, self._reported_loss = [lost], lost
             if entries or time.monotonic() - sent_at > _SIGN_OF_LIFE:
                 sent_at = time.monotonic()
                 yield framed(pack(entries))
@@ -254,51 +244,29 @@ class LiveRecording:
                 return
             if options.seconds is not None and time.monotonic() - started >= options.seconds:
                 self.finish(f"{options.seconds:g} seconds are over")
-            await self._pause()
-
-    async def _pause(self) -> None:
-        try:
-            await asyncio.wait_for(self._urgent.wait(), _PAUSE)
-        except asyncio.TimeoutError:
-            return
-        self._urgent.clear()
-
-    def _news(self) -> Iterator[Entry]:
-        lost = Lost(self._full, self._large)
-        if lost != self._reported_loss:
-            self._reported_loss = lost
-            yield lost
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._urgent.wait(), _PAUSE)
+                self._urgent.clear()
 
     def _collected(self) -> Iterator[bytes]:
         """What was collected, as frames; what has not been sent yet still counts as waiting."""
-        pieces, self._pieces = self._pieces, [_Piece()]
-        for piece in pieces:
-            if piece.calls:
-                yield framed_list(piece.calls)
-                self._calls -= len(piece.calls)
-                self._count(-piece.size)
-
-
-class _Piece:
-    """Encoded calls, and their bytes."""
-
-    __slots__ = ("calls", "size")
-
-    def __init__(self) -> None:
-        self.calls: list[bytes] = []
-        self.size = 0
+        pieces, self._pieces, self._size = self._pieces, [[]], 0
+        for calls in filter(None, pieces):
+            yield framed_list(calls)
+            self._calls -= len(calls)
+            self.count(-sum(map(len, calls)))
 
 
 class RecordedParts:
     """The parts of a response: they stay here until its end, unless they become too large.
 
-    Their bytes count as waiting in the ``recording``, if there is one. ``count`` and ``sent``: all parts and
-    their bytes; ``is_lost``: there was no room for them.
+    Their bytes count as waiting in the ``recording``. ``count`` and ``sent``: all parts and their bytes;
+    ``is_lost``: there was no room for them.
     """
 
     __slots__ = ("_parts", "_recording", "count", "is_lost", "sent")
 
-    def __init__(self, recording: LiveRecording | None = None) -> None:
+    def __init__(self, recording: LiveRecording) -> None:
         self._recording = recording
         # Not a list: small parts would take many times their size.
         self._parts: bytearray | None = bytearray()
@@ -313,7 +281,7 @@ class RecordedParts:
             return
         if self.sent > LARGEST:
             self.drop()
-        elif self._recording is not None and not self._recording.hold(len(part)):
+        elif not self._recording.hold(len(part)):
             self.is_lost = True
             self.drop()
         else:
@@ -322,8 +290,8 @@ class RecordedParts:
     def drop(self) -> None:
         """Keeps none any more."""
         parts, self._parts = self._parts, None
-        if self._recording is not None and parts:
-            self._recording.release(len(parts))
+        if parts:
+            self._recording.count(-len(parts))
 
     def take(self) -> bytes:
         """Returns them as one, and keeps none any more."""

@@ -30,43 +30,31 @@ _ANY_INPUT = {"name": "input_0", "datatype": "BYTES", "shape": [-1]}
 _ANY_OUTPUT = {"name": "output_0", "datatype": "BYTES", "shape": [-1]}
 
 
-class ProtocolMetadata:
-    """What the protocol says of a server and its models, over REST and gRPC."""
+def describe_server(settings: Settings) -> dict[str, Any]:
+    """Name, version and extensions of the protocol."""
+    shared = [] if settings.shared_memory_prefix is None else ["system_shared_memory"]
+    return {"name": "modelserver", "version": __version__, "extensions": [*_EXTENSIONS, *shared]}
 
-    def __init__(self, registry: Registry, settings: Settings) -> None:
-        self._registry = registry
-        self._settings = settings
 
-    def server(self) -> dict[str, Any]:
-        """Name, version and extensions of the protocol."""
-        shared = [] if self._settings.shared_memory_prefix is None else ["system_shared_memory"]
-        return {"name": "modelserver", "version": __version__, "extensions": [*_EXTENSIONS, *shared]}
+def describe_model(registry: Registry, name: str, version: str | None) -> dict[str, Any]:
+    """Versions, inputs and outputs, as far as these are known. Raises as :meth:`ModelTable.get`."""
+    model = registry.get(name, version)
+    versions = [each.version for each in registry.versions(name)]
+    return {"name": model.name, "versions": versions, **describe_tensors(model)}
 
-    def model(self, name: str, version: str | None) -> dict[str, Any]:
-        """Versions, inputs and outputs, as far as these are known. Raises as :meth:`ModelTable.get`."""
-        model = self._registry.get(name, version)
-        versions = [each.version for each in self._registry.versions(name)]
-        return {"name": model.name, "versions": versions, **self.describe(model)}
 
-    @staticmethod
-    def describe(model: ModelVersion) -> dict[str, Any]:
-        """Platform, inputs and outputs, of its signature or else of its handler's annotations (-1: any size).
+def describe_tensors(model: ModelVersion) -> dict[str, Any]:
+    """Platform, inputs and outputs, of its signature or else of its handler's annotations (-1: any size).
 
-        Without both, a built-in handler takes an image or a text and returns JSON; for others nothing is
-        known.
-        """
-        signature = model.signature
-        built_in = model.pool.splits and not model.envelope
-        return {
-            "platform": "pytorch",
-            "inputs": _described(signature.inputs) or ([_ANY_INPUT] if built_in else []),
-            "outputs": _described(signature.outputs) or ([_ANY_OUTPUT] if built_in else []),
-        }
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether every model that should have workers has a loaded one."""
-        return all(self._registry.readiness())
+    Without both, a built-in handler takes an image or a text and returns JSON; for others nothing is known.
+    """
+    signature = model.signature
+    built_in = model.pool.splits and not model.envelope
+    return {
+        "platform": "pytorch",
+        "inputs": _described(signature.inputs) or ([_ANY_INPUT] if built_in else []),
+        "outputs": _described(signature.outputs) or ([_ANY_OUTPUT] if built_in else []),
+    }
 
 
 def _described(specs: Iterable[Any]) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from modelserver.ext.triton.metadata import ProtocolMetadata
+from modelserver.ext.triton.metadata import describe_tensors
 
 if TYPE_CHECKING:
     from modelserver.models.version import ModelVersion
@@ -19,7 +19,7 @@ def describe_config(model: ModelVersion) -> dict[str, Any]:
     `dims` leaves it out; otherwise 0.
     """
     options = model.options
-    described = ProtocolMetadata.describe(model)
+    described = describe_tensors(model)
     inputs, outputs = described["inputs"], described["outputs"]
     by_rows = model.splits_tensors and all(each["shape"][:1] == [_ANY_SIZE] for each in (*inputs, *outputs))
     timeout = options.request_timeout

@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 from typing_extensions import Required, TypedDict
 
 from modelserver.errors import BadRequest, MethodNotAllowed, ServiceUnavailable
-from modelserver.ext.triton.metadata import ProtocolMetadata
+from modelserver.ext.triton.metadata import describe_model, describe_server
 from modelserver.ext.triton.model_config import describe_config
 from modelserver.ext.triton.regions import Regions
 from modelserver.ext.triton.rpcs import NO_CUDA
@@ -185,21 +185,15 @@ def add_routes(app: Application, services: Services) -> None:
 
 
 def _add_model_routes(app: Application, registry: Registry) -> None:
-    async def list_(name: str = "", version: str | None = None) -> Response:
+    async def statistics(name: str = "", version: str | None = None) -> Response:
         models = [msgspec.Raw(_encode(each)) async for each in list_statistics(registry, name, version)]
         return Response(_encode({"model_stats": models}), media_type="application/json")
-
-    async def all_statistics() -> Response:
-        return await list_()
 
     async def config(name: str, version: str | None = None) -> JSONResponse:
         return JSONResponse(describe_config(registry.get(name, version)))
 
-    async def statistics(name: str, version: str | None = None) -> Response:
-        return await list_(name, version)
-
     add, text = app.section(_TAG), "What became of the requests to all models."
-    add(all_statistics, "get /v2/models/stats", "v2_statistics", text, V2Statistics)
+    add(statistics, "get /v2/models/stats", "v2_statistics", text, V2Statistics)
     for path, prefix in _VERSIONS:
         text = "The configuration of a model."
         add(config, f"get {path}/config", f"v2_{prefix}modelConfig", text, V2Config, (404,))
@@ -210,16 +204,14 @@ def _add_model_routes(app: Application, registry: Registry) -> None:
 def _add_protocol(app: Application, registry: Registry, settings: Settings) -> None:
     """What all servers with the protocol have, except inference (kserve reference 5)."""
 
-    metadata = ProtocolMetadata(registry, settings)
-
     async def server() -> JSONResponse:
-        return JSONResponse(metadata.server())
+        return JSONResponse(describe_server(settings))
 
     async def live() -> JSONResponse:
         return JSONResponse({"live": True})
 
     async def ready() -> JSONResponse:
-        if not metadata.is_ready:
+        if not all(registry.readiness()):
             raise ServiceUnavailable("Server is not ready.")
         return JSONResponse({"ready": True})
 
@@ -227,7 +219,7 @@ def _add_protocol(app: Application, registry: Registry, settings: Settings) -> N
         return JSONResponse({"models": registry.names()})
 
     async def model(name: str, version: str | None = None) -> JSONResponse:
-        return JSONResponse(metadata.model(name, version))
+        return JSONResponse(describe_model(registry, name, version))
 
     async def model_ready(name: str, version: str | None = None) -> JSONResponse:
         if not registry.is_ready(name, version):

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 
 from modelserver.errors import BadRequest
-from modelserver.ext.triton.metadata import ProtocolMetadata
+from modelserver.ext.triton.metadata import describe_model, describe_server
 from modelserver.ext.triton.model_config import describe_config
 from modelserver.ext.triton.regions import Regions
 from modelserver.ext.triton.statistics import list_statistics
@@ -75,17 +75,17 @@ def triton_rpcs(services: Services) -> Mapping[str, Rpc]:
 
 
 def _metadata_rpcs(services: Services) -> Mapping[str, Rpc]:
-    registry, metadata = services.registry, ProtocolMetadata(services.registry, services.settings)
+    registry = services.registry
 
     async def server_metadata(_: object, __: object) -> Fields:
         """What REST returns; TorchServe only declares this method."""
-        yield metadata.server()
+        yield describe_server(services.settings)
 
     async def model_metadata(request: Any, _: object) -> Fields:
         """What REST returns, with the limits of the model's batches."""
         options = registry.get(request.name, request.version or None).options
         limits = {"maxBatchSize": str(options.batch_size), "maxBatchDelay": str(options.max_batch_delay)}
-        yield {**metadata.model(request.name, request.version or None), "properties": limits}
+        yield {**describe_model(registry, request.name, request.version or None), "properties": limits}
 
     return {"ServerMetadata": server_metadata, "ModelMetadata": model_metadata}
 
