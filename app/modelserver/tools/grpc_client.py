@@ -6,8 +6,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from modelserver.ext.grpc.framing import PREFIX
@@ -16,6 +15,7 @@ from modelserver.ext.grpc.http2.fields import FieldDecoder
 from modelserver.ext.grpc.http2.frames import Code, Http2Error, SettingId
 from modelserver.ext.grpc.statuses import StatusCode
 
+Fields: TypeAlias = "Iterable[tuple[bytes, bytes]]"
 _PREFIX = struct.Struct(">BI")
 _STREAM = 1
 _MOST_FIELDS = 1 << 16  # bytes of header fields
@@ -30,11 +30,7 @@ class CallResult(NamedTuple):
 
 
 def send_call(
-    connection: socket.socket,
-    url: str,
-    metadata: Iterable[tuple[bytes, bytes]],
-    content: bytes,
-    timeout: float,
+    connection: socket.socket, url: str, metadata: Fields, content: bytes, timeout: float
 ) -> CallResult:
     """Sends messages, with their prefixes, over a new connection to the server of the URL, whose path is the
     method's; waits at most ``timeout`` seconds.
@@ -61,17 +57,14 @@ def messages_of(content: bytes) -> Iterator[bytes]:
         at = end
 
 
-@dataclass(frozen=True, slots=True)
-class Http2Response:
+class Http2Response(NamedTuple):
     """A response; ``fields`` are those of the head and of the trailers."""
 
     fields: dict[bytes, bytes]
     body: bytes
 
 
-def post(
-    connection: socket.socket, url: str, fields: Iterable[tuple[bytes, bytes]], body: bytes, timeout: float
-) -> Http2Response:
+def post(connection: socket.socket, url: str, fields: Fields, body: bytes, timeout: float) -> Http2Response:
     """The reply over a new connection to the server of the URL, at the latest after ``timeout`` seconds.
 
     Raises OSError and Http2Error.

@@ -2,7 +2,7 @@ import pytest
 
 from modelserver.errors import ConfigError
 from modelserver.models.settings.properties import parse
-from modelserver.tools.container.__main__ import Layout, PodPorts, configuration, find_layout
+from modelserver.tools.container.__main__ import Layout, configuration, find_layout
 
 
 def put(folder, *names):
@@ -66,10 +66,10 @@ def test_folder_without_model_is_refused(tmp_path, names):
         find_layout(folder)
 
 
-def made(folder, text, ports=None):
+def made(folder, text, **ports):
     config = folder / "config.properties"
     config.write_bytes(text.encode())
-    return parse(configuration(Layout(folder, "a.mar", config), ports or PodPorts()))
+    return parse(configuration(Layout(folder, "a.mar", config), **ports))
 
 
 def test_addresses_are_those_of_a_pod(tmp_path):
@@ -95,24 +95,24 @@ def test_addresses_are_those_of_a_pod(tmp_path):
 @pytest.mark.parametrize(
     ("text", "ports", "expected"),
     [
-        ("log_files=true\n", PodPorts(), {"log_files": "true"}),
+        ("log_files=true\n", {}, {"log_files": "true"}),
         (
             "grpc_inference_port=7070\n",
-            PodPorts(http=9000, grpc=9001),
+            {"http": 9000, "grpc": 9001},
             {"inference_address": "http://0.0.0.0:9000", "grpc_inference_port": "9001"},
         ),
         (
             "inference_address=https://127.0.0.1:8443\n",
-            PodPorts(),
+            {},
             {"inference_address": "https://0.0.0.0:8080"},
         ),
-        ("load_models=x.mar,\\", PodPorts(), {"load_models": "x.mar,", "enable_envvars_config": "true"}),
+        ("load_models=x.mar,\\", {}, {"load_models": "x.mar,", "enable_envvars_config": "true"}),
     ],
     ids=["logs are files", "ports", "TLS stays", "open last line"],
 )
 def test_configuration_is_adapted(tmp_path, text, ports, expected):
     """Chosen ports win; logs may be files, https stays; a backslash at the file's end swallows nothing."""
-    assert made(tmp_path, text, ports).items() >= expected.items()
+    assert made(tmp_path, text, **ports).items() >= expected.items()
 
 
 @pytest.mark.parametrize("named", ["load_models=all", "model_snapshot={}", "load_models : x=b.mar"])
@@ -122,9 +122,9 @@ def test_models_that_the_file_names_are_the_files(tmp_path, named):
 
 
 def test_configuration_may_be_missing_but_must_be_readable(tmp_path):
-    settings = parse(configuration(Layout(tmp_path, "übung=ü.mar"), PodPorts()))
+    settings = parse(configuration(Layout(tmp_path, "übung=ü.mar")))
 
     assert settings["load_models"] == "übung=ü.mar"
 
     with pytest.raises(ConfigError, match=r"missing\.properties"):
-        configuration(Layout(tmp_path, "a.mar", tmp_path / "missing.properties"), PodPorts())
+        configuration(Layout(tmp_path, "a.mar", tmp_path / "missing.properties"))

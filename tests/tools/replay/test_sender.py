@@ -97,7 +97,7 @@ def call(make_call):
 
 async def test_calls_are_sent_when_they_are_due(call):
     with served() as (_, port):
-        destination = Destination.of_grpc(f"http://127.0.0.1:{port}", [], None)
+        destination = Destination.of(f"http://127.0.0.1:{port}", [], None, over_grpc=True)
         many = await send_grpc(destination, [call()] * 3, [0.0, 0.05, 0.1], connections=10, patience=10.0)
         one = await send_grpc(destination, [call()] * 2, [0.0, 0.0], connections=1, patience=10.0)
 
@@ -109,7 +109,9 @@ async def test_calls_are_sent_when_they_are_due(call):
 
 async def test_metadata_are_sent_and_failures_have_code_and_text(call):
     with served() as (mirror, port):
-        destination = Destination.of_grpc(f"http://localhost:{port}", [("Authorization", "Bearer x")], None)
+        destination = Destination.of(
+            f"http://localhost:{port}", [("Authorization", "Bearer x")], None, over_grpc=True
+        )
         calls = [call("/refuse", headers=[(b"x-mark", b"1"), (b"x-trace-bin", b"\0\xff")])]
         (answer,) = await send_grpc(destination, calls, None, connections=1, patience=10.0)
 
@@ -124,10 +126,10 @@ async def test_tls_server_needs_trusted_certificate(call, tmp_path):
         file = tmp_path / "ca.pem"
         file.write_bytes(made.chain)
         url = f"https://localhost:{port}"
-        destination = Destination.of_grpc(url, [], str(file))
+        destination = Destination.of(url, [], str(file), over_grpc=True)
         (good,) = await send_grpc(destination, [call()], None, connections=1, patience=10.0)
         (bad,) = await send_grpc(
-            Destination.of_grpc(url, [], None), [call()], None, connections=1, patience=10.0
+            Destination.of(url, [], None, over_grpc=True), [call()], None, connections=1, patience=10.0
         )
 
     assert (good.status, good.fault) == (200, "")

@@ -63,10 +63,10 @@ def benches(source, own, other):
 )
 def test_int8_is_used_if_it_is_faster_and_good_enough(work, own, other, used, message):
     source = open_source("sleeper.mar", None, work / "unpacked")
-    trial = try_int8(source, INPUTS, work / "int8", benches(source, own, other), threads=2)
+    chosen, outcome = try_int8(source, INPUTS, work / "int8", benches(source, own, other), threads=2)
 
-    assert (trial.source is not source) is used
-    assert message in trial.outcome
+    assert (chosen is not source) is used
+    assert message in outcome
     assert all(served == [ModelSetting(ROWS, threads=2)] for served in (own.served, other.served) if served)
     assert all(bench.is_closed for bench in (own, other) if bench.served)
     with pytest.raises(SettingRefused, match="no memory"):

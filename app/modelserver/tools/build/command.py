@@ -20,7 +20,7 @@ from modelserver.models.archives.manifest import MANIFEST_PATH
 from modelserver.models.archives.single_file import SingleFile
 from modelserver.models.settings.model_defaults import ModelDefaults
 from modelserver.tools.build.context import BASE, ImageContext, ImageOptions, Source, write_context
-from modelserver.tools.commands import check_least, exit_status
+from modelserver.tools.commands import check_least, counted, exit_status
 from modelserver.tools.serve.options import hub_query, locate_source
 
 _ENGINES: Final = ("podman", "docker")
@@ -83,12 +83,13 @@ def _build(options: argparse.Namespace) -> int:
     if engine is not None and shutil.which(engine) is None:
         raise ConfigError(f"--{engine}: there is no program {engine} here")
     source, extras = find_source(options)
+    config = _existing(options.ts_config, "--ts-config")
     image = ImageOptions(
         name=options.name,
         base=options.base,
         requirements=_existing(options.requirements, "--requirements"),
         extras=extras,
-        properties=_settings(options),
+        properties=config.read_bytes() if config else b"",
         defaults=ModelDefaults(
             min_workers=options.workers,
             max_workers=options.workers,
@@ -143,12 +144,6 @@ def _hub_extras(options: argparse.Namespace) -> tuple[str, ...]:
     return extras
 
 
-def _settings(options: argparse.Namespace) -> bytes:
-    """The text of ``--ts-config``."""
-    path = _existing(options.ts_config, "--ts-config")
-    return b"" if path is None else path.read_bytes()
-
-
 def _existing(path: Path | None, option: str) -> Path | None:
     """Raises ConfigError for a file that is missing."""
     if path is not None and not path.is_file():
@@ -168,7 +163,7 @@ def describe(context: ImageContext, target: Path) -> str:
     torch = f" and {', '.join(lock.torch)} from {lock.torch_index}" if lock.torch else ""
     return (
         f"Written: {target}\n"
-        f"  {model.name}: {model.files} file{'s' * (model.files != 1)}, {filesize.decimal(model.size)}\n"
+        f"  {model.name}: {counted(model.files, 'file')}, {filesize.decimal(model.size)}\n"
         f"  {packages} in the versions of this environment{torch}"
     )
 

@@ -57,14 +57,6 @@ class Layout:
     config: Path | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PodPorts:
-    """The ports of the pod; without one for gRPC, that of the configuration is used, or else 7070."""
-
-    http: int = HTTP_PORT
-    grpc: int | None = None
-
-
 def find_layout(
     folder: Path, name: str | None = None, *, store: Path | None = None, config: Path | None = None
 ) -> Layout:
@@ -95,8 +87,9 @@ def find_layout(
     return Layout(store, ",".join(archives), config)
 
 
-def configuration(layout: Layout, ports: PodPorts) -> bytes:
-    """The configuration for the server: the model's, followed by what differs in a pod.
+def configuration(layout: Layout, http: int = HTTP_PORT, grpc: int | None = None) -> bytes:
+    """The configuration for the server: the model's, followed by what differs in a pod, such as its ports.
+    Without one for gRPC, that of the configuration is used, or else 7070.
 
     Environment variables are always read, as an InferenceService sets everything by them. Unlike in
     TorchServe, management stays on loopback, whatever the file says. Raises ConfigError if the file cannot
@@ -110,14 +103,14 @@ def configuration(layout: Layout, ports: PodPorts) -> bytes:
     has_tls = original.get("inference_address", "").strip().lower().startswith("https:")
     here = {
         "enable_envvars_config": "true",
-        "inference_address": f"{'https' if has_tls else 'http'}://0.0.0.0:{ports.http}",
+        "inference_address": f"{'https' if has_tls else 'http'}://0.0.0.0:{http}",
         "management_address": f"http://127.0.0.1:{MANAGEMENT_PORT}",
         "metrics_address": f"http://0.0.0.0:{METRICS_PORT}",
         "grpc_inference_address": "0.0.0.0",  # noqa: S104 - a pod is reached by its own address
         "grpc_management_address": "127.0.0.1",
     }
-    if ports.grpc is not None:
-        here["grpc_inference_port"] = str(ports.grpc)
+    if grpc is not None:
+        here["grpc_inference_port"] = str(grpc)
     here |= {key: "false" for key in _PRINTED if key not in original}
     if not any(original.get(key, "").strip() for key in _ANY_MODELS):
         here["load_models"] = layout.load
@@ -205,7 +198,7 @@ def prepare(arguments: Sequence[str], environ: Mapping[str, str]) -> tuple[list[
     layout = find_layout(
         folder, pod.model_name, store=pod.model_store, config=Path(config) if config else None
     )
-    written = _write(configuration(layout, PodPorts(pod.http_port, pod.grpc_port)))
+    written = _write(configuration(layout, pod.http_port, pod.grpc_port))
     flags = ["--ncs", "--ts-config", str(written), "--model-store", str(layout.store)]
     return [*_ALWAYS, *flags, *rest], {k: v for k, v in environ.items() if k != "TS_CONFIG_FILE"}
 

@@ -277,11 +277,10 @@ class _Protocol:
         self.send = sender.send_grpc if over_grpc else sender.send
         self.destination = None
         if url is not None:
-            destination = Destination.of_grpc if over_grpc else Destination.of
             added = _headers(options.header)
             if not any(name.lower() == "authorization" for name, _ in added):
                 added += _authorization(options, url)
-            self.destination = destination(url, added, options.ca_file)
+            self.destination = Destination.of(url, added, options.ca_file, over_grpc=over_grpc)
 
     def takes(self, call: Call) -> bool:
         return (call.method == GRPC) == self._over_grpc
@@ -338,12 +337,8 @@ def _to_server(options: argparse.Namespace) -> Callable[[Sequence[Call]], Replay
 
 def _exactly(options: argparse.Namespace) -> Callable[[Sequence[Call]], ReplayResult]:
     """Sends the recorded batches to models in workers of their own."""
-    flags = {
-        "ts_config": options.ts_config,
-        "model_store": options.model_store,
-        "load_models": options.models,
-    }
-    loaded = load_settings(flags, os.environ, Path.cwd())
+    flags = {"ts_config": options.ts_config, "model_store": options.model_store}
+    loaded = load_settings({**flags, "load_models": options.models}, os.environ, Path.cwd())
 
     def send(calls: Sequence[Call]) -> ReplayResult:
         # Imported late, as it loads large parts of the server.

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 from urllib.parse import urlsplit
 
 from modelserver.errors import ConfigError
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     import ssl
 
 
+Times: TypeAlias = "Sequence[float] | None"
+"""When calls are sent, in seconds from now; None for as fast as possible."""
 # The characters that a request line may have.
 _PATH: Final = re.compile(r"[!-~]*")
 
@@ -48,9 +50,10 @@ class Destination:
 
     @classmethod
     def of(
-        cls, url: str, headers: Sequence[tuple[str, str]], ca_file: str | None, flag: str = "--to"
+        cls, url: str, headers: Sequence[tuple[str, str]], ca_file: str | None, *, over_grpc: bool = False
     ) -> Destination:
         """Raises ConfigError for an unusable URL or file of authorities."""
+        flag = "--to-grpc" if over_grpc else "--to"
         try:
             parts = urlsplit(url)
             port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -63,15 +66,9 @@ class Destination:
                 f"{flag}={url}: spaces and letters beyond ASCII must be written as %20 and so on"
             )
         tls = trusting(ca_file) if parts.scheme == "https" else None
+        if tls is not None and over_grpc:
+            tls.set_alpn_protocols(["h2"])
         return cls(parts.hostname, port, parts.path.rstrip("/"), tuple(headers), tls)
-
-    @classmethod
-    def of_grpc(cls, url: str, headers: Sequence[tuple[str, str]], ca_file: str | None) -> Destination:
-        """For calls over gRPC. Raises ConfigError as :meth:`of`."""
-        destination = cls.of(url, headers, ca_file, flag="--to-grpc")
-        if destination.tls is not None:
-            destination.tls.set_alpn_protocols(["h2"])
-        return destination
 
     @property
     def authority(self) -> str:
@@ -92,14 +89,9 @@ class Destination:
 
 
 async def send(
-    server: Destination,
-    calls: Sequence[Call],
-    times: Sequence[float] | None,
-    *,
-    connections: int,
-    patience: float,
+    server: Destination, calls: Sequence[Call], times: Times, *, connections: int, patience: float
 ) -> list[TimedResponse]:
-    """Sends each call at its time, in seconds from now; without times, as fast as possible.
+    """Sends each call at its time.
 
     Over at most so many ``connections``. After ``patience`` seconds without any answer, those that are
     missing count as lost.
@@ -120,14 +112,9 @@ async def send(
 
 
 async def send_grpc(
-    server: Destination,
-    calls: Sequence[Call],
-    times: Sequence[float] | None,
-    *,
-    connections: int,
-    patience: float,
+    server: Destination, calls: Sequence[Call], times: Times, *, connections: int, patience: float
 ) -> list[TimedResponse]:
-    """Sends each call at its time, in seconds from now; without times, as fast as possible.
+    """Sends each call at its time.
 
     At most so many ``connections`` at once, each for at most ``patience`` seconds.
     """

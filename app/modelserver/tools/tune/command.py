@@ -9,13 +9,10 @@ import shlex
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path, PurePath
-from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
-
-import yaml
 
 from modelserver.engine.pools.variables import THREAD_VARIABLES
 from modelserver.engine.resources import usable_cpus
@@ -23,7 +20,7 @@ from modelserver.errors import ConfigError
 from modelserver.tools.archiver import ArchiverError
 from modelserver.tools.commands import check_least, exit_status, read_inputs, termination_is_interruption
 from modelserver.tools.tune.bench import Input, LocalBench
-from modelserver.tools.tune.config_file import FIRST_LINE, config_text, dump, read
+from modelserver.tools.tune.config_file import FIRST_LINE, config_text, dump, mapping
 from modelserver.tools.tune.errors import SettingRefused, TuningError
 from modelserver.tools.tune.goal import Goal, ModelSetting, parse_goal
 from modelserver.tools.tune.machine import BUSY, machine_facts, others_percent
@@ -43,23 +40,15 @@ _OURS = {"precision": "int8", "calibration": FOLDER}
 _SETS = frozenset({".npy", ".json"})
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """The source to tune, and in words why it is this one."""
-
-    source: ModelSource
-    outcome: str
-
-
 def try_int8(
     source: ModelSource,
     inputs: Sequence[Input],
     folder: Path,
     make_bench: Callable[[ModelSource], LocalBench],
     threads: int | None = None,
-) -> Trial:
+) -> tuple[ModelSource, str]:
     """The model with ``precision: int8`` and ``inputs`` as its calibration set, if the handler finds it good
-    enough and it is at least 3 % faster; otherwise ``source``.
+    enough and it is at least 3 % faster; otherwise ``source``. And in words why it is this one.
 
     ``folder`` is for its files. Raises TuningError if the model cannot be served.
     """
@@ -67,14 +56,14 @@ def try_int8(
     try:
         rate, precision = _measured(make_bench(other), threads)
     except SettingRefused as refused:
-        return Trial(source, f"int8 is not used: {refused}")
+        return source, f"int8 is not used: {refused}"
     if precision.get("used") != "int8":
-        return Trial(source, f"int8 is not used: {precision.get('why', 'the handler has no such setting')}")
+        return source, f"int8 is not used: {precision.get('why', 'the handler has no such setting')}"
     before, _ = _measured(make_bench(source), threads)
     compared = f"{rate:.4g} requests/s in batches of {ROWS}, without it {before:.4g}"
     if rate < GAIN * before:
-        return Trial(source, f"int8 is not used, as it is not faster: {compared}")
-    return Trial(other, f"int8 is used: {compared}; {precision['why']}")
+        return source, f"int8 is not used, as it is not faster: {compared}"
+    return other, f"int8 is used: {compared}; {precision['why']}"
 
 
 def with_calibration(source: ModelSource, inputs: Sequence[Input], folder: Path) -> ModelSource:
@@ -98,12 +87,11 @@ def with_calibration(source: ModelSource, inputs: Sequence[Input], folder: Path)
 
 def int8_config(original: str | None) -> str:
     """The configuration with our keys under ``handler``; its comments are kept if it had none there."""
-    document = yaml.safe_load(original) if original else None
-    values: dict[str, Any] = document if isinstance(document, dict) else {}
+    values = mapping(original)
     handler = values.get("handler")
     changed = values | {"handler": {**(handler if isinstance(handler, dict) else {}), **_OURS}}
     appended = f"{original or ''}\n{dump({'handler': _OURS})}"
-    return appended if "handler" not in values and read(appended) == changed else dump(changed)
+    return appended if "handler" not in values and mapping(appended) == changed else dump(changed)
 
 
 def _measured(bench: LocalBench, threads: int | None) -> tuple[float, dict[str, str]]:
@@ -207,10 +195,9 @@ def tune(options: argparse.Namespace, goal: Goal, inputs: Sequence[Input], folde
             own_folder = Path(tempfile.mkdtemp(prefix="compare-", dir=folder))
             return LocalBench(compared, inputs, own_folder, options.ts_config)
 
-        trial = try_int8(source, inputs, folder / "int8", make_bench, options.threads)
-        print(f"  {trial.outcome}")
-        source = trial.source
-        remarks.append(trial.outcome)
+        source, outcome = try_int8(source, inputs, folder / "int8", make_bench, options.threads)
+        print(f"  {outcome}")
+        remarks.append(outcome)
     with (
         progressing() as listener,
         contextlib.closing(LocalBench(source, inputs, folder, options.ts_config)) as bench,

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from modelserver.models.settings.settings import Settings
+from modelserver.tools.commands import counted
 from modelserver.tools.tune.tuner import TuningResult, clients_text
 
 FIRST_LINE = "# Written by modelserver tune."
@@ -37,8 +38,7 @@ def config_text(original: str | None, result: TuningResult, facts: Mapping[str, 
 
     The result must have a choice. The reasons are comments above the keys.
     """
-    document = yaml.safe_load(original) if original else None
-    existing: dict[str, Any] = document if isinstance(document, dict) else {}
+    existing = mapping(original)
     values = tuned_values(existing, result)
     others = {key: value for key, value in existing.items() if key not in _OURS}
     why = reasons(result)
@@ -48,7 +48,7 @@ def config_text(original: str | None, result: TuningResult, facts: Mapping[str, 
     ]
     for original_part in (_without_our_lines(original or ""), dump(others) if others else ""):
         text = _joined([head, original_part, *ours])
-        if read(text) == others | values:
+        if mapping(text) == others | values:
             return text
     raise AssertionError("PyYAML's output reads back differently")
 
@@ -57,12 +57,13 @@ def _joined(parts: list[str]) -> str:
     return "\n".join(part.strip("\n") + "\n" for part in parts if part.strip())
 
 
-def read(text: str) -> Any:
-    """What a YAML says; None if it cannot be read."""
+def mapping(text: str | None) -> dict[str, Any]:
+    """What a YAML says; nothing if it cannot be read, or is no mapping."""
     try:
-        return yaml.safe_load(text)
+        document = yaml.safe_load(text or "")
     except yaml.YAMLError:
-        return None
+        return {}
+    return document if isinstance(document, dict) else {}
 
 
 def tuned_values(existing: Mapping[str, Any], result: TuningResult) -> dict[str, Any]:
@@ -97,7 +98,7 @@ def tuned_values(existing: Mapping[str, Any], result: TuningResult) -> dict[str,
 def reasons(result: TuningResult) -> dict[str, str]:
     """Why each key has its value, with figures."""
     setting = result.choice.setting
-    size = _size_reason(result)
+    size, clients = _size_reason(result), clients_text(result.choice.figure.clients or 1)
     policy = {
         "adaptive": "adaptive: a batch waits only if that pays off; a lone request never waits",
         "greedy": "greedy: no batch ever waits",
@@ -116,7 +117,7 @@ def reasons(result: TuningResult) -> dict[str, str]:
         "batcher": size,
         "batchPolicy": f"{policy}. {_rival(result, 'policy')}.",
         "maxBatchDelay": f"{delay}.",
-        "jobQueueSize": f"requests that may wait; measured with {_clients(result)} at once.",
+        "jobQueueSize": f"requests that may wait; measured with {clients} at once.",
     }
 
 
@@ -150,7 +151,7 @@ def _rival(result: TuningResult, field: str) -> str:
     missed = "" if goal.met(rival.figure) else f" (misses {goal.text})"
     named = getattr(rival.setting, field)
     what = {
-        "workers": f"{named} worker{'s' * (named != 1)}",
+        "workers": counted(named, "worker"),
         "batch_size": f"batch {named}",
         "threads": "an equal share of the cores" if named is None else f"threads={named}",
     }.get(field, str(named))
@@ -163,13 +164,13 @@ def _differs_only(one: object, other: object, field: str) -> bool:
 
 
 def _summary(result: TuningResult, facts: Mapping[str, str]) -> list[str]:
-    figure = result.choice.figure
+    figure, clients = result.choice.figure, clients_text(result.choice.figure.clients or 1)
     met = ": met" if result.goal.kind == "limit" else ""
     verdict = met if result.met else ": NOT MET; this is the best result"
     lines = [
         f"Goal {result.goal.text}{verdict}.",
         (
-            f"Measured for longer at the end, {_clients(result)} at once: {figure.rate:.4g} requests/s, "
+            f"Measured for longer at the end, {clients} at once: {figure.rate:.4g} requests/s, "
             f"p50 {figure.p50_ms:.4g} ms, p90 {figure.p90_ms:.4g} ms, p99 {figure.p99_ms:.4g} ms "
             f"({figure.requests} requests, queue {figure.queue_ms:.4g} ms, "
             f"handler {figure.inference_ms:.4g} ms, batches of {figure.mean_batch:.3g})."
@@ -192,10 +193,6 @@ def sustained_text(result: TuningResult) -> str:
         f"{_INDEPENDENT} at {figure.offered or 0:.4g} requests/s{keeps}: "
         f"p50 {figure.p50_ms:.4g} ms, p99 {figure.p99_ms:.4g} ms."
     )
-
-
-def _clients(result: TuningResult) -> str:
-    return clients_text(result.choice.figure.clients or 1)
 
 
 def _comments(texts: list[str]) -> str:

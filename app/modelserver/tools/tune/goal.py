@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 from modelserver.errors import ConfigError
+from modelserver.tools.commands import counted
 from modelserver.tools.tune.figure import Figure
 
 ALLOWED = 'p50, p90 or p99 with a limit in ms or s ("p99<=80ms"), max-throughput or min-latency is needed'
@@ -64,13 +65,8 @@ def parse_goal(text: str) -> Goal:
     limit = float(match[2]) * (1000 if match[3].lower() == "s" else 1) if match else 0.0
     if match is None or limit <= 0:
         raise ConfigError(f"--goal={' '.join(text.split())}: {ALLOWED}")
-    percentile = match[1].lower()
-    return Goal(
-        f"{percentile}<={limit:g}ms",
-        "limit",
-        "p50" if percentile == "p50" else "p90" if percentile == "p90" else "p99",
-        limit,
-    )
+    percentile = cast("Percentile", match[1].lower())
+    return Goal(f"{percentile}<={limit:g}ms", "limit", percentile, limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +95,8 @@ class ModelSetting:
         return self.threads is not None, self.workers, self.batch_size, _POLICIES.index(self.policy)
 
     def __str__(self) -> str:
-        workers = "1 worker" if self.workers == 1 else f"{self.workers} workers"
-        threads = "" if self.threads is None else f" of {self.threads} thread{'s' * (self.threads > 1)}"
+        workers = counted(self.workers, "worker")
+        threads = "" if self.threads is None else f" of {counted(self.threads, 'thread')}"
         wait = f" {self.delay_ms} ms" if self.policy == "window" else ""
         return f"batch {self.batch_size}, {self.policy}{wait}, {workers}{threads}"
 

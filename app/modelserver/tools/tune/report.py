@@ -224,17 +224,8 @@ def _costs(result: TuningResult) -> list[str]:
 
 
 def _table(result: TuningResult) -> str:
-    heads = [
-        "setting",
-        "clients",
-        "requests/s",
-        "p50 ms",
-        "p90 ms",
-        "p99 ms",
-        "queue ms",
-        "handler ms",
-        "mean batch",
-    ]
+    times = (f"{name} ms" for name in ("p50", "p90", "p99", "queue", "handler"))
+    heads = ["setting", "clients", "requests/s", *times, "mean batch"]
     rows = [_row(point, result) for point in result.points]
     rows += [_row(point, result, proof=True) for point in result.proofs]
     return table_of(heads, rows)

@@ -11,9 +11,9 @@
 from __future__ import annotations
 
 import itertools
-import math
 from dataclasses import dataclass, field, replace
 
+from modelserver.tools.commands import counted
 from modelserver.tools.tune import sweep
 from modelserver.tools.tune.bench import LocalBench
 from modelserver.tools.tune.errors import SettingRefused, TuningError
@@ -362,4 +362,4 @@ def calmer(goal: Goal, left: list[Point], failed: Point) -> list[Point]:
 
 def clients_text(clients: int) -> str:
     """How many clients, in words."""
-    return "1 client" if clients == 1 else f"{math.trunc(clients)} clients"
+    return counted(clients, "client")
