@@ -6,7 +6,7 @@ import pytest
 from modelserver.engine.tensors.limits import RequestLimits
 from modelserver.engine.wire.messages import BODY
 from modelserver.errors import BadRequest
-from modelserver.surface.inference.codec import Codec
+from modelserver.surface.inference.codec import Codec, Parsed
 from modelserver.surface.inference.routes import Route
 from modelserver.surface.inference.v1 import V1
 
@@ -43,3 +43,14 @@ def test_error_names_the_batch_where_the_protocol_does(codec, batches, batch):
     codec(RequestLimits(), ANY).fail(exchange, error, model, "b", b"x: y\r\n")
 
     assert failures == [(error, "kserve", b"x: y\r\n", batch)]
+
+
+async def test_protocol_that_is_never_heavy_reads_each_body_alike():
+    """Compressed bodies, which are inflated off the event loop, too."""
+
+    class Lines(Codec):
+        def read(self, exchange, model):
+            return Parsed(exchange.body.split(), key=b"lines")
+
+    parsed = await Lines(RequestLimits(), ANY).read_off_loop(SimpleNamespace(body=b"a b"), ANY)
+    assert (parsed.bodies, parsed.key) == ([b"a", b"b"], b"lines")

@@ -134,8 +134,8 @@ class Codec:
         return Parsed([exchange.body], BODY, exchange.content_type, query, route.url_path)
 
     async def read_off_loop(self, exchange: Exchange, model: ModelVersion) -> Parsed:
-        """What :meth:`read` returns, read by a helper process if the protocol needs that."""
-        return Codec.read(self, exchange, model)
+        """What :meth:`read` returns, read by a helper process if that raises TooHeavy."""
+        return self.read(exchange, model)
 
     def fail(
         self,
