@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import metadata
 from importlib.util import find_spec
 from itertools import pairwise
@@ -16,14 +17,8 @@ from tests.documents import describe_listener
 
 from modelserver.run.cli import build_parser
 from modelserver.surface.inference.routes import parse_route
-from modelserver.tools import archiver, llm
-from modelserver.tools.build.command import build_parser as building_parser
-from modelserver.tools.doctor.command import build_parser as checking_parser
-from modelserver.tools.migrate.command import build_parser as migrating_parser
+from modelserver.tools import COMMANDS, archiver
 from modelserver.tools.migrate.installation import read_installation
-from modelserver.tools.replay.command import build_parser as replaying_parser
-from modelserver.tools.replay.record import build_parser as recording_parser
-from modelserver.tools.serve.options import build_parser as serving_parser
 
 _ROOT = Path(__file__).parents[1]
 _TEXTS = (
@@ -96,7 +91,7 @@ def cases(*names):
 
 def test_the_proof_is_of_what_the_repository_has():
     (text,) = re.findall(r"`modelserver (migrate [^`]*)`", _README)
-    options = migrating_parser().parse_args(shlex.split(text)[1:])
+    options = import_module(COMMANDS["migrate"][0]).build_parser().parse_args(shlex.split(text)[1:])
     flags = {"model_store": str(_ROOT / options.model_store), "load_models": options.models}
     installation = read_installation(_ROOT / options.config, options.torchserve, flags, {})
 
@@ -194,17 +189,11 @@ def is_there(path):
 
 @pytest.mark.parametrize("command", cases(*_OURS))
 def test_flags_exist(command):
-    parsers = {
-        "build": building_parser,
-        "serve": serving_parser,
-        "check": checking_parser,
-        "llm": llm.make_parser,
-        "record": recording_parser,
-        "replay": replaying_parser,
-        archiver.WORKFLOW: archiver.make_workflow_parser,
-    }
-    if (parser := parsers.get(command.arguments[0])) is not None:
-        parser().parse_args(command.arguments[1:])
+    first, *rest = command.arguments
+    if first in COMMANDS:
+        import_module(COMMANDS[first][0]).build_parser().parse_args(rest)
+    elif first == archiver.WORKFLOW:
+        archiver.make_workflow_parser().parse_args(rest)
     else:
         _OURS[command.name]().parse_args(command.arguments)
 

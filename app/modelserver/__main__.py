@@ -14,10 +14,11 @@ from modelserver.tools import COMMANDS
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    if arguments and (module := COMMANDS.get(arguments[0])) is not None:
-        status: int = import_module(module).main(arguments[1:])
+    if arguments and (command := COMMANDS.get(arguments[0])) is not None:
+        status: int = import_module(command[0]).main(arguments[1:])
         return status
-    return start_stop.main(arguments, EXTENSIONS)
+    others = [f"  modelserver {name:8} {about}" for name, (_, about) in COMMANDS.items()]
+    return start_stop.main(arguments, EXTENSIONS, "\n".join(["other commands, with --help each:", *others]))
 
 
 if __name__ == "__main__":

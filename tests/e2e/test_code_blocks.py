@@ -15,6 +15,7 @@ import subprocess
 import sys
 import textwrap
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -28,11 +29,8 @@ from modelserver.engine.telemetry.metrics_config import parse_metrics_config
 from modelserver.models.options.yaml_file import parse_model_config
 from modelserver.models.settings.load import load_settings
 from modelserver.models.settings.settings import KEYS
+from modelserver.tools import COMMANDS
 from modelserver.tools.archiver import make_parser
-from modelserver.tools.doctor.command import build_parser as checking_parser
-from modelserver.tools.migrate.command import build_parser as migrating_parser
-from modelserver.tools.serve.options import build_parser as serving_parser
-from modelserver.tools.tune.command import build_parser as tuning_parser
 
 # Why a block is not run here; where another test runs it, that test's file, which names the page.
 NOT_RUN = {
@@ -274,26 +272,18 @@ def test_properties_are_settings(tmp_path):
         assert {line.partition("=")[0] for line in block.text.splitlines() if "=" in line} <= KEYS.keys()
 
 
-_PARSERS = {
-    "modelserver-archive": make_parser,
-    "modelserver check": checking_parser,
-    "modelserver migrate": migrating_parser,
-    "modelserver serve": serving_parser,
-    "modelserver tune": tuning_parser,
-}
-
-
 @pytest.mark.parametrize("block", of_language("console"), ids=lambda block: block.name)
 def test_commands_in_a_console_are_ours(block):
     """Their parsers take the options of commands that last minutes, or need files of one's own."""
     commands = block.text.replace("\\\n", " ").splitlines()
     for line in [line.removeprefix("$ ") for line in commands if line.startswith("$ ")]:
-        words = shlex.split(line)
-        parser = _PARSERS.get(" ".join(words[:2])) or _PARSERS.get(words[0])
-        if parser is not None:
-            parser().parse_args(words[1 if words[0] in _PARSERS else 2 :])
+        name, *words = shlex.split(line)
+        if name == "modelserver":
+            import_module(COMMANDS[words[0]][0]).build_parser().parse_args(words[1:])
+        elif name == "modelserver-archive":
+            make_parser().parse_args(words)
         else:
-            assert words[0] == "mkdir", line
+            assert name == "mkdir", line
 
 
 @pytest.fixture(scope="module")

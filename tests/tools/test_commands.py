@@ -2,8 +2,17 @@ import signal
 
 import pytest
 
+from modelserver.__main__ import main
 from modelserver.errors import ConfigError
+from modelserver.tools import COMMANDS
 from modelserver.tools.commands import exit_status, message_of, read_inputs, termination_is_interruption
+
+
+def test_help_names_every_command(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in lines if line.startswith("  modelserver ")] == [*COMMANDS]
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def test_folder_is_served_and_removed(tmp_path, monkeypatch):
     store = tmp_path / "store"
     flags = ["--model_id", "org/model", "--model_name", "chat", "--model_store", str(store)]
     store.mkdir()
-    llm.write_model(llm.make_parser().parse_args(flags), {})
+    llm.write_model(llm.build_parser().parse_args(flags), {})
     server = Server(store / "chat")
     engine = ["--vllm_engine.max_num_seqs", "8", "--vllm_engine.enforce_eager=true"]
     status = launch(monkeypatch, server, *flags, "--startup_timeout", "60", "--disable_token_auth", *engine)

@@ -36,17 +36,13 @@ _WITHOUT_MEANING = {
 }
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """TorchServe's flags (reference 2) and ours."""
+def build_parser(epilog: str = "") -> argparse.ArgumentParser:
+    """TorchServe's flags (reference 2) and ours; ``epilog`` ends the help."""
     parser = argparse.ArgumentParser(
         "modelserver",
         description="Serves PyTorch models over HTTP.",
-        epilog="modelserver serve --help: serve one script or model file, in the foreground. "
-        "modelserver llm --help: serve a language model with vLLM. "
-        "modelserver check --help: find what would hurt in a handler. "
-        "modelserver tune --help: find batch size, workers and threads for a model on this machine. "
-        "modelserver migrate --help: compare with a TorchServe before switching. "
-        "modelserver record --help, modelserver replay --help: keep traffic in a file and send it again.",
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     action = parser.add_mutually_exclusive_group()
     action.add_argument("-v", "--version", action="store_true", help="print the version and exit")

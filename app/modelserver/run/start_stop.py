@@ -30,9 +30,9 @@ STOP_TIMEOUT = 60.0
 JAVA_CLASS = "org.pytorch.serve.ModelServer"
 
 
-def main(arguments: Sequence[str], extensions: Mapping[str, ExtensionRow]) -> int:
+def main(arguments: Sequence[str], extensions: Mapping[str, ExtensionRow], epilog: str = "") -> int:
     """Runs the command of the server, which may have these extensions; returns its exit status."""
-    options = build_parser().parse_args(arguments)
+    options = build_parser(epilog).parse_args(arguments)
     if options.version:
         print(f"modelserver Version is {__version__}")
         return 0

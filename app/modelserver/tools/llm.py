@@ -105,7 +105,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def serve(arguments: Sequence[str]) -> int:
     """Serves until it is stopped. Raises ConfigError or ArchiverError for what cannot be served."""
-    options, others = make_parser().parse_known_args(arguments)
+    options, others = build_parser().parse_known_args(arguments)
     engine = {
         name.removeprefix(_ENGINE): value for name, value in vars(options).items() if name.startswith(_ENGINE)
     }
@@ -182,7 +182,7 @@ def read_engine_flags(arguments: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-def make_parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
     """TorchServe's flags; those of the engine are read apart."""
     parser = argparse.ArgumentParser(
         "modelserver llm",

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING
 from modelserver.errors import ConfigError
 from modelserver.models.settings.load import load_settings
 from modelserver.tools.serve.early_imports import EarlyImports
-from modelserver.tools.serve.options import ServeOptions, read_options
+from modelserver.tools.serve.options import ServeOptions, build_parser, read_options
 
 if TYPE_CHECKING:
     from modelserver.tools.serve.session import Session
+
+__all__ = ["build_parser", "main"]
 
 _PR_SET_PDEATHSIG = 1
 
