@@ -1,3 +1,4 @@
+import asyncio
 import contextlib
 import socket
 import threading
@@ -33,8 +34,7 @@ def mirror():
 
 
 def ask(address, path, body, patience):
-    with socket.create_connection(address) as connection:
-        return post(connection, f"http://127.0.0.1:{address[1]}{path}", FIELDS, body, patience)
+    return asyncio.run(post(f"http://127.0.0.1:{address[1]}{path}", FIELDS, body, patience))
 
 
 @pytest.mark.parametrize("size", [0, 100, 3_000_000])

@@ -35,6 +35,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from modelserver import __version__
 from modelserver.models.archives.manifest import MANIFEST_PATH
 from modelserver.models.settings.model_defaults import RUNTIMES
+from modelserver.tools.commands import exit_status
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -139,8 +140,7 @@ def build_workflow(config: WorkflowConfig) -> Path:
         "handler": _base_name(config.handler),
     }
     manifest = {"createdOn": creation_time(), "workflow": named, "archiverVersion": __version__}
-    text = json.dumps(manifest, indent=2).encode()
-    entries = _entries(contents, text, lambda _size: None, WORKFLOW_MANIFEST)
+    entries = _entries(contents, json.dumps(manifest, indent=2).encode(), WORKFLOW_MANIFEST)
     _put_in_place(target, lambda partial: _write_zip("default", partial, entries))
     return target
 
@@ -176,10 +176,8 @@ def pack_folder(
 def _pack(
     config: ArchiveConfig, target: Path, contents: dict[str, Path], text: str, report: Report | None
 ) -> None:
-    manifest = text.encode()
     contents.pop(MANIFEST_PATH, None)
-    counter = _counter(contents, manifest, report or (lambda _packed, _total: None))
-    entries = _entries(contents, manifest, counter)
+    entries = _entries(contents, text.encode(), MANIFEST_PATH, report)
     _put_in_place(target, lambda partial: _write(config, partial, entries))
 
 
@@ -288,26 +286,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _print_path(build: Callable[[], Path]) -> int:
     """The exit status, after printing the archive's path, or why there is none."""
-    try:
-        path = build()
-    except (ArchiverError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    print(path)
-    return 0
 
+    def work() -> int:
+        print(build())
+        return 0
 
-def _counter(contents: dict[str, Path], manifest: bytes, report: Report) -> Count:
-    """A function that adds up the sizes of pieces and calls ``report``."""
-    total = sum(path.stat().st_size for path in contents.values()) + len(manifest)
-    packed = 0
-
-    def count(size: int) -> None:
-        nonlocal packed
-        packed += size
-        report(packed, total)
-
-    return count
+    return exit_status(work, {ArchiverError: 1, OSError: 1})
 
 
 @contextlib.contextmanager
@@ -535,8 +519,17 @@ def _write_tar(model_name: str, partial: Path, entries: Entries) -> None:
             archive.addfile(info, content)
 
 
-def _entries(contents: dict[str, Path], manifest: bytes, count: Count, place: str = MANIFEST_PATH) -> Entries:
+def _entries(contents: dict[str, Path], manifest: bytes, place: str, report: Report | None = None) -> Entries:
     """The manifest is at its place among the others."""
+    total = sum(path.stat().st_size for path in contents.values()) + len(manifest)
+    packed = 0
+
+    def count(size: int) -> None:
+        nonlocal packed
+        packed += size
+        if report is not None:
+            report(packed, total)
+
     for name in sorted([*contents, place]):
         with io.BytesIO(manifest) if name == place else contents[name].open("rb") as content:
             yield name, _size(content), _Counted(content, count)

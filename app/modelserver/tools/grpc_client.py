@@ -1,12 +1,11 @@
-"""The client's side of a call, for comparisons: blocking, over a connection of its own."""
+"""The client's side of a call, for comparisons: over a connection of its own."""
 
 from __future__ import annotations
 
-import socket
+import asyncio
 import struct
-import time
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from modelserver.ext.grpc.framing import PREFIX
@@ -14,6 +13,9 @@ from modelserver.ext.grpc.http2 import frames
 from modelserver.ext.grpc.http2.fields import FieldDecoder
 from modelserver.ext.grpc.http2.frames import Code, Http2Error, SettingId
 from modelserver.ext.grpc.statuses import StatusCode
+
+if TYPE_CHECKING:
+    import ssl
 
 Fields: TypeAlias = "Iterable[tuple[bytes, bytes]]"
 _PREFIX = struct.Struct(">BI")
@@ -29,16 +31,15 @@ class CallResult(NamedTuple):
     content: bytes
 
 
-def send_call(
-    connection: socket.socket, url: str, metadata: Fields, content: bytes, timeout: float
+async def send_call(
+    url: str, metadata: Fields, content: bytes, patience: float, tls: ssl.SSLContext | None = None
 ) -> CallResult:
-    """Sends messages, with their prefixes, over a new connection to the server of the URL, whose path is the
-    method's; waits at most ``timeout`` seconds.
+    """Sends messages, with their prefixes, to the server of the URL, whose path is the method's.
 
-    Raises OSError, Broken, and ValueError for an answer that is not gRPC's.
+    Raises as :func:`post`, and ValueError for an answer that is not gRPC's.
     """
     own = ((b"content-type", b"application/grpc"), (b"te", b"trailers"))
-    reply = post(connection, url, (*metadata, *own), content, timeout)
+    reply = await post(url, (*metadata, *own), content, patience, tls)
     if (status := reply.fields.get(b"grpc-status")) is None:
         raise ValueError(f"no answer of gRPC: status {reply.fields.get(b':status', b'-').decode('latin-1')}")
     text = unquote_to_bytes(reply.fields.get(b"grpc-message", b""))
@@ -64,24 +65,34 @@ class Http2Response(NamedTuple):
     body: bytes
 
 
-def post(connection: socket.socket, url: str, fields: Fields, body: bytes, timeout: float) -> Http2Response:
-    """The reply over a new connection to the server of the URL, at the latest after ``timeout`` seconds.
+async def post(
+    url: str, fields: Fields, body: bytes, patience: float, tls: ssl.SSLContext | None = None
+) -> Http2Response:
+    """The reply over a new connection to the server of the URL.
 
-    Raises OSError and Http2Error.
+    Raises OSError, Http2Error, and TimeoutError after ``patience`` seconds.
     """
-    scheme, authority, path, _, _ = (part.encode() for part in urlsplit(url))
+    return await asyncio.wait_for(_post(url, fields, body, tls), patience)
+
+
+async def _post(url: str, fields: Fields, body: bytes, tls: ssl.SSLContext | None) -> Http2Response:
+    parts = urlsplit(url)
+    scheme, authority, path, _, _ = (part.encode() for part in parts)
     own = [(b":method", b"POST"), (b":scheme", scheme), (b":path", path), (b":authority", authority)]
-    exchange = _Exchange(connection, time.monotonic() + timeout)
-    exchange.begin(b"".join(frames.field(*each) for each in (*own, *fields)))
-    exchange.send(body)
-    return exchange.reply()
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port, ssl=tls)
+    try:
+        exchange = _Exchange(reader, writer)
+        exchange.begin(b"".join(frames.field(*each) for each in (*own, *fields)))
+        await exchange.send(body)
+        return await exchange.reply()
+    finally:
+        writer.transport.abort()
 
 
 class _Exchange:
-    def __init__(self, connection: socket.socket, deadline: float) -> None:
-        self._connection = connection
-        self._deadline = deadline
-        self._received = b""
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
         self._fields: dict[bytes, bytes] = {}
         self._body: list[bytes] = []
         self._decoder = FieldDecoder(_MOST_FIELDS, dict)
@@ -96,45 +107,43 @@ class _Exchange:
             [(SettingId.ENABLE_PUSH, 0), (SettingId.INITIAL_WINDOW_SIZE, frames.MAX_WINDOW)]
         )
         wide = frames.window_update(0, frames.MAX_WINDOW - frames.DEFAULT_WINDOW)
-        self._connection.sendall(
-            frames.PREFACE + limits + wide + frames.frame(frames.HEADERS, frames.END_HEADERS, _STREAM, block)
-        )
+        head = frames.frame(frames.HEADERS, frames.END_HEADERS, _STREAM, block)
+        self._writer.write(frames.PREFACE + limits + wide + head)
 
-    def send(self, body: bytes) -> None:
+    async def send(self, body: bytes) -> None:
         """Sends the body as the server's windows admit it, unless the reply ends first."""
         rest = memoryview(body)
         while not self._ended:
             size = min(len(rest), frames.DEFAULT_FRAME, self._window, self._stream_window)
             if rest and size <= 0:
-                self._take()
+                await self._take()
                 continue
             last = size == len(rest)
-            self._connection.sendall(
-                frames.frame(frames.DATA, frames.END_STREAM if last else 0, _STREAM, bytes(rest[:size]))
-            )
+            flags = frames.END_STREAM if last else 0
+            self._writer.write(frames.frame(frames.DATA, flags, _STREAM, bytes(rest[:size])))
             rest = rest[size:]
             self._window -= size
             self._stream_window -= size
             if last:
                 return
 
-    def reply(self) -> Http2Response:
+    async def reply(self) -> Http2Response:
         """What came until the end of the stream."""
         while not self._ended:
-            self._take()
+            await self._take()
         return Http2Response(self._fields, b"".join(self._body))
 
-    def _take(self) -> None:
+    async def _take(self) -> None:
         """Reads a frame and does what it says. Raises OSError, Http2Error."""
-        word, flags, stream = frames.HEAD.unpack(self._read(frames.HEAD.size))
+        word, flags, stream = frames.HEAD.unpack(await self._read(frames.HEAD.size))
         kind, size = word & 0xFF, word >> 8
         if size > frames.DEFAULT_FRAME:
             raise Http2Error(Code.FRAME_SIZE_ERROR, f"a frame of {size} bytes")
-        payload = self._read(size)
+        payload = await self._read(size)
         if kind == frames.SETTINGS and not flags & frames.ACK:
             self._set(payload)
         elif kind == frames.PING and not flags & frames.ACK:
-            self._connection.sendall(frames.frame(frames.PING, frames.ACK, 0, payload))
+            self._writer.write(frames.frame(frames.PING, frames.ACK, 0, payload))
         elif kind == frames.WINDOW_UPDATE:
             if stream:
                 self._stream_window += frames.NUMBER.unpack(payload)[0]
@@ -169,19 +178,13 @@ class _Exchange:
             if name == SettingId.INITIAL_WINDOW_SIZE:
                 self._stream_window += value - self._initial
                 self._initial = value
-        self._connection.sendall(frames.frame(frames.SETTINGS, frames.ACK, 0))
+        self._writer.write(frames.frame(frames.SETTINGS, frames.ACK, 0))
 
-    def _read(self, size: int) -> bytes:
-        while len(self._received) < size:
-            left = self._deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError("no answer in time")
-            self._connection.settimeout(left)
-            if not (more := self._connection.recv(1 << 16)):
-                raise ConnectionResetError("closed by the server")
-            self._received += more
-        taken, self._received = self._received[:size], self._received[size:]
-        return taken
+    async def _read(self, size: int) -> bytes:
+        try:
+            return await self._reader.readexactly(size)
+        except asyncio.IncompleteReadError as error:
+            raise ConnectionResetError("closed by the server") from error
 
 
 def _without_padding(flags: int, payload: bytes) -> bytes:

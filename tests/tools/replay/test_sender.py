@@ -109,9 +109,8 @@ async def test_calls_are_sent_when_they_are_due(call):
 
 async def test_metadata_are_sent_and_failures_have_code_and_text(call):
     with served() as (mirror, port):
-        destination = Destination.of(
-            f"http://localhost:{port}", [("Authorization", "Bearer x")], None, over_grpc=True
-        )
+        added = [("Authorization", "Bearer x")]
+        destination = Destination.of(f"http://localhost:{port}", added, None, over_grpc=True)
         calls = [call("/refuse", headers=[(b"x-mark", b"1"), (b"x-trace-bin", b"\0\xff")])]
         (answer,) = await send_grpc(destination, calls, None, connections=1, patience=10.0)
 
@@ -154,7 +153,7 @@ async def test_grpc_call_without_answer_has_a_fault(call):
         waited = await ask(silent.getsockname()[1])
     refused, cut, odd = await ask(1), await talk(b""), await talk(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
-    assert refused.fault == "cannot connect: Connection refused"
+    assert refused.fault == "cannot connect: Connect call failed ('127.0.0.1', 1)"
     assert waited.fault == "no answer within 0.3 s"
     assert cut.fault == "the connection was closed before the end of the answer"
     assert odd.fault

@@ -21,7 +21,7 @@ from modelserver.models.settings.model_defaults import ModelDefaults, models_tex
 from modelserver.models.settings.properties import dump
 from modelserver.tools.archiver import ArchiverError, check_name
 from modelserver.tools.build.lock import PROCESS_ONE, Lock, imported_modules, lock, requirement_lines
-from modelserver.tools.build.model import MARK, PackedModel, pack_model
+from modelserver.tools.build.model import MARK, PackedModel, is_context, pack_model
 
 # The wheel of the modelserver that runs here: the image serves with the same code, whatever it came from.
 
@@ -193,15 +193,8 @@ def write_context(target: Path, source: Source, options: ImageOptions) -> ImageC
 
 def check_target(target: Path) -> None:
     """Raises ConfigError for a folder that has something else in it."""
-    if not target.exists():
-        return
-    if target.is_dir() and not any(target.iterdir()):
-        return
-    try:
-        written_before = (target / "Dockerfile").read_text(encoding="utf-8").startswith(MARK)
-    except (OSError, UnicodeError):
-        written_before = False
-    if not written_before:
+    is_empty = target.is_dir() and not any(target.iterdir())
+    if target.exists() and not is_empty and not is_context(target):
         raise ConfigError(f"--output={target}: it exists, and `modelserver build` has not written it")
 
 

@@ -83,17 +83,18 @@ def lock(requirements: Iterable[str], imports: Iterable[str]) -> Lock:
 
 def imported_modules(folder: Path) -> set[str]:
     """The first parts of the names that the sources below a folder import."""
-    names = set[str]()
-    for source in folder.rglob("*.py"):
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", SyntaxWarning)
-                tree = ast.parse(source.read_bytes())
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            # The worker will report it, with the line.
-            continue
-        names |= imported_names(tree)
+    names = set[str]().union(*(imported_names(parsed(path)) for path in folder.rglob("*.py")))
     return names - {"modelserver", "modelserver_handlers", "ts"}
+
+
+def parsed(source: Path) -> ast.Module:
+    """The syntax tree; empty for what is no Python of this version, which a worker will report."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)
+            return ast.parse(source.read_bytes())
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ast.Module([], [])
 
 
 def requirement_lines(file: Path) -> list[str]:

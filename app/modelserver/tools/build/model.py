@@ -115,8 +115,11 @@ def _files(folder: Path) -> Iterator[tuple[Path, Path]]:
 
 
 def _is_no_model(folder: Path) -> bool:
-    if (folder / "pyvenv.cfg").is_file() or folder.name == "node_modules":
-        return True
+    return (folder / "pyvenv.cfg").is_file() or folder.name == "node_modules" or is_context(folder)
+
+
+def is_context(folder: Path) -> bool:
+    """Whether it is the context of an image that was written before."""
     try:
         with (folder / "Dockerfile").open(encoding="utf-8") as file:
             return file.readline().startswith(MARK)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from modelserver.tools.build.lock import installed_packages, normal
+from modelserver.tools.build.lock import installed_packages, normal, parsed
 from modelserver.tools.doctor.findings import CheckReport
 from modelserver.tools.doctor.probing import Reported, SourceLine, Training
 
@@ -134,10 +134,7 @@ def distribution_of(package: str) -> str:
 def _imports(path: Path, name: str) -> Iterator[Import]:
     if path.stat().st_size > _LARGEST:
         return
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError, RecursionError):
-        return
+    tree = parsed(path)
     read = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     # Names in __all__ and quoted annotations count as used too.
     read |= {word for node in ast.walk(tree) for word in _words(node)}

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from modelserver.tools.build.lock import parsed
 from modelserver.tools.migrate.calls import MigrationError
 from modelserver.tools.tune.errors import TuningError
 from modelserver.tools.tune.source import open_source
@@ -41,19 +42,11 @@ def read_archive(url: str, store: Path, workdir: Path) -> Archive:
     places: dict[str, str] = {}
     for path in sorted(folder.rglob("*.py")):
         where = path.relative_to(folder).as_posix()
-        for name, line in ts_imports(tree := _tree(path)):
+        for name, line in ts_imports(tree := parsed(path)):
             names.setdefault(name, f"{where}, line {line}")
         for name, line in body_keys(tree):
             places.setdefault(name, f"{where}, line {line}")
     return Archive(url, source.manifest.handler or "", names, places, source.config_text)
-
-
-def _tree(path: Path) -> ast.Module:
-    """Empty for what is no Python of this version: it says so when it is loaded."""
-    try:
-        return ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError, RecursionError):
-        return ast.Module([], [])
 
 
 def ts_imports(tree: ast.Module) -> Iterator[tuple[str, int]]:

@@ -8,7 +8,7 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -140,14 +140,11 @@ def _check_out(out: Path) -> None:
         raise MigrationError(f"--out={out}: nothing can be written in {there}")
 
 
-@contextlib.contextmanager
 def _reference_server(
     options: argparse.Namespace, installation: Installation, folder: Path, *, running: bool
-) -> Iterator[ComparedServer]:
+) -> contextlib.AbstractContextManager[ComparedServer]:
     if not running:
-        with started(launch_torchserve(installation, folder / "torchserve")) as server:
-            yield server
-        return
+        return started(launch_torchserve(installation, folder / "torchserve"))
     inference = _address(options.torchserve, "--torchserve")
     addresses: dict[Port, Address] = {"inference": inference, **installation.grpc_addresses(inference[0])}
     for port in _OTHERS:
@@ -155,7 +152,7 @@ def _reference_server(
             addresses[port] = _address(url, _flag(port))
         elif not port.startswith("grpc_"):
             addresses[port] = installation.address(port, inference[0])
-    yield running_server("TorchServe", addresses, _tokens(options.key_file))
+    return contextlib.nullcontext(running_server("TorchServe", addresses, _tokens(options.key_file)))
 
 
 def _flag(port: Port) -> str:

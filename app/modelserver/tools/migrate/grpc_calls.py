@@ -7,7 +7,7 @@ of the same meaning, with the code's name as the reason.
 
 from __future__ import annotations
 
-import socket
+import asyncio
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -93,11 +93,10 @@ def send(call: Probe, address: tuple[str, int]) -> Response:
     try:
         method = method_of(path)
         message = call.body if MESSAGE in call.headers else message_of(method, query, call.body)
-        with socket.create_connection(address, PATIENCE) as connection:
-            url = "http://{}:{}{}".format(*address, path)
-            code, text, content = send_call(connection, url, headers, message_framed(message), PATIENCE)
+        url = "http://{}:{}{}".format(*address, path)
+        code, text, content = asyncio.run(send_call(url, headers, message_framed(message), PATIENCE))
         messages = [_content(method, each) for each in messages_of(content)]
-    except (OSError, Http2Error, LookupError, ValueError, DecodeError) as error:
+    except (OSError, asyncio.TimeoutError, Http2Error, LookupError, ValueError, DecodeError) as error:
         return Response(0, type(error).__name__, {}, b"")
     body = text if code is not StatusCode.OK and not messages else b"".join(messages)
     headers_back = {"grpc-messages": str(len(messages))} if method.server_streaming else {}

@@ -1,20 +1,16 @@
 """Sends recorded requests again, with the gaps they came in or as fast as they are answered.
 
 With gaps, each request is due at its time whether or not earlier ones were answered. Calls over gRPC have a
-connection each, in a thread.
+connection each.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import re
-import socket
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 from urllib.parse import urlsplit
@@ -100,12 +96,7 @@ async def send(
     answers = [TimedResponse(0.0, 0.0, fault=f"no answer within {patience:g} s")] * len(requests)
     requester = Requester(server.host, server.port, connections, answers.__setitem__, server.tls)
     for number, request in enumerate(requests):
-        due = 0.0
-        if times is not None:
-            due = requester.began + times[number]
-            # Sleep even if the request is late, so that answers are read meanwhile.
-            await asyncio.sleep(max(0.0, due - time.perf_counter()))
-        requester.send(number, request, due)
+        requester.send(number, request, await _due(requester.began, times, number))
     await requester.drain(patience)
     requester.close()
     return answers
@@ -118,75 +109,53 @@ async def send_grpc(
 
     At most so many ``connections`` at once, each for at most ``patience`` seconds.
     """
-    sender, loop = _Sender(server, patience), asyncio.get_running_loop()
-    threads = ThreadPoolExecutor(connections)
+    began, free = time.perf_counter(), asyncio.Semaphore(connections)
+    asking: list[asyncio.Task[TimedResponse]] = []
+
+    async def ask(call: Call, due: float) -> TimedResponse:
+        async with free:
+            return await _answer(server, call, due or time.perf_counter(), began, patience)
+
     try:
-        replies = []
         for number, call in enumerate(calls):
-            due = 0.0
-            if times is not None:
-                due = sender.began + times[number]
-                await asyncio.sleep(max(0.0, due - time.perf_counter()))
-            replies.append(loop.run_in_executor(threads, sender.ask, call, due))
-        return await asyncio.gather(*replies)
+            due = await _due(began, times, number)
+            asking.append(asyncio.create_task(ask(call, due)))
+        return await asyncio.gather(*asking)
     finally:
-        sender.close()
-        threads.shutdown(wait=False, cancel_futures=True)
+        for task in asking:
+            task.cancel()
 
 
-class _Sender:
-    """Asks in threads; its end is the end of all connections."""
+async def _due(began: float, times: Times, number: int) -> float:
+    """Waits until a call is due, and returns that time of ``perf_counter``; 0: at once."""
+    if times is None:
+        return 0.0
+    due = began + times[number]
+    # Sleep even if the request is late, so that answers are read meanwhile.
+    await asyncio.sleep(max(0.0, due - time.perf_counter()))
+    return due
 
-    def __init__(self, server: Destination, patience: float) -> None:
-        self.began = time.perf_counter()
-        self._server = server
-        self._patience = patience
-        self._open: set[socket.socket] = set()
-        self._lock = threading.Lock()
 
-    def ask(self, call: Call, due: float) -> TimedResponse:
-        """The answer to a call that is ``due`` at a time of ``perf_counter``; 0: now."""
-        sent = due or time.perf_counter()
-        metadata = [*map(_encoded, call.headers), *self._server.metadata()]
-        url = f"{'http' if self._server.tls is None else 'https'}://{self._server.authority}{call.target}"
-        status, lines, body, fault = 0, b"", b"", ""
-        try:
-            with self._connection() as connection:
-                replied = send_call(connection, url, metadata, message_framed(call.body), self._patience)
-        except TimeoutError:
-            fault = f"no answer within {self._patience:g} s"
-        except (ConnectionResetError, BrokenPipeError):
-            fault = CUT_OFF
-        except OSError as error:
-            fault = f"cannot connect: {error.strerror or error}"
-        except (Http2Error, ValueError) as error:
-            fault = f"unreadable answer: {error}"
-        else:
-            status, lines = http_status(replied.code), lines_of_call(replied.code)
-            body = replied.content if replied.code == StatusCode.OK else replied.text
-        return TimedResponse(sent - self.began, time.perf_counter() - sent, status, lines, body, fault)
-
-    @contextlib.contextmanager
-    def _connection(self) -> Iterator[socket.socket]:
-        """A new one. Raises OSError."""
-        server = self._server
-        with contextlib.ExitStack() as stack:
-            made = stack.enter_context(socket.create_connection((server.host, server.port), self._patience))
-            if server.tls is not None:
-                made = stack.enter_context(server.tls.wrap_socket(made, server_hostname=server.host))
-            with self._lock:
-                self._open.add(made)
-            try:
-                yield made
-            finally:
-                with self._lock:
-                    self._open.discard(made)
-
-    def close(self) -> None:
-        """Ends what is still asked."""
-        with self._lock, contextlib.suppress(OSError):
-            for each in self._open:
-                each.shutdown(socket.SHUT_RDWR)
+async def _answer(
+    server: Destination, call: Call, sent: float, began: float, patience: float
+) -> TimedResponse:
+    metadata = [*map(_encoded, call.headers), *server.metadata()]
+    url = f"{'http' if server.tls is None else 'https'}://{server.authority}{call.target}"
+    status, lines, body, fault = 0, b"", b"", ""
+    try:
+        replied = await send_call(url, metadata, message_framed(call.body), patience, server.tls)
+    except (TimeoutError, asyncio.TimeoutError):
+        fault = f"no answer within {patience:g} s"
+    except (ConnectionResetError, BrokenPipeError):
+        fault = CUT_OFF
+    except OSError as error:
+        fault = f"cannot connect: {error.strerror or error}"
+    except (Http2Error, ValueError) as error:
+        fault = f"unreadable answer: {error}"
+    else:
+        status, lines = http_status(replied.code), lines_of_call(replied.code)
+        body = replied.content if replied.code == StatusCode.OK else replied.text
+    return TimedResponse(sent - began, time.perf_counter() - sent, status, lines, body, fault)
 
 
 def _encoded(header: tuple[bytes, bytes]) -> tuple[bytes, bytes]:

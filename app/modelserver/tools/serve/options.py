@@ -40,13 +40,13 @@ class ServeOptions:
     is served may be a pickle. ``parent`` is the process of a script that serves itself.
     """
 
-    source: str
     registration: Registration
     file: Path | None
     model_file: Path | None
+    input_file: Path | None
+    source: str
     port: int | None
     reload: bool
-    input_file: Path | None
     content_type: str | None
     ts_config: str | None
     trust: bool
@@ -103,19 +103,10 @@ def read_options(arguments: Sequence[str]) -> ServeOptions:
         raise ConfigError(error.message) from error
     if options.reload and file is None:
         raise ConfigError(f"--reload watches files, and {options.source} is none")
-    return ServeOptions(
-        source=options.source,
-        registration=registration,
-        file=file,
-        model_file=model_file,
-        port=options.port,
-        reload=options.reload,
-        input_file=_existing(options.input, "--input"),
-        content_type=options.content_type,
-        ts_config=options.ts_config,
-        trust=options.trust,
-        parent=options.parent,
-    )
+    input_file = _existing(options.input, "--input")
+    others = ("source", "port", "reload", "content_type", "ts_config", "trust", "parent")
+    values = {name: getattr(options, name) for name in others}
+    return ServeOptions(registration, file, model_file, input_file, **values)
 
 
 def build_parser() -> argparse.ArgumentParser:
