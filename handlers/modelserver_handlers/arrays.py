@@ -57,6 +57,14 @@ def datatype_of(dtype: Any) -> str | None:
     return _DATATYPES.get(str(dtype).removeprefix("torch."))
 
 
+def torch_type(datatype: str) -> Any:
+    """torch's type for the protocol's name. Raises TensorError if this torch is too old for it."""
+    torch: Any = sys.modules["torch"]
+    if not hasattr(torch, _TORCH[datatype]):
+        raise TensorError(f"tensors of {datatype} need torch 2.3 or newer, not {torch.__version__}")
+    return getattr(torch, _TORCH[datatype])
+
+
 def encode(value: Any) -> tuple[str, tuple[int, ...], bytes]:
     """Datatype, shape and bytes of a tensor or array. Raises TensorError if it has no datatype."""
     return _of_torch(value) if is_tensor(value) else _of_numpy(value)
@@ -64,18 +72,16 @@ def encode(value: Any) -> tuple[str, tuple[int, ...], bytes]:
 
 def _stack_torch(form: Form, sizes: Sequence[int], count: int, rows: memoryview) -> dict[str, Any]:
     torch: Any = sys.modules["torch"]
-    for each in form.inputs:
-        if not hasattr(torch, _TORCH[each.datatype]):
-            raise TensorError(f"tensors of {each.datatype} need torch 2.3 or newer, not {torch.__version__}")
+    kinds = [torch_type(each.datatype) for each in form.inputs]
     # A copy, as the frame owns the bytes, and the handler may keep its tensors or write to them.
     buffer = bytearray(rows)
     whole = torch.frombuffer(buffer, dtype=torch.uint8) if buffer else torch.empty(0, dtype=torch.uint8)
     whole = whole.view(count, sum(sizes))
     tensors, begin = {}, 0
-    for each, size in zip(form.inputs, sizes, strict=True):
+    for each, kind, size in zip(form.inputs, kinds, sizes, strict=True):
         # Several inputs are side by side in each row; one needs no change.
         raw = whole[:, begin : begin + size].contiguous().view(-1)
-        values = raw != 0 if each.datatype == "BOOL" else raw.view(getattr(torch, _TORCH[each.datatype]))
+        values = raw != 0 if kind is torch.bool else raw.view(kind)
         tensors[each.name] = values.view(count, *each.shape)
         begin += size
     return tensors

@@ -6,7 +6,7 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
 from importlib.util import find_spec
@@ -19,15 +19,9 @@ from modelserver_handlers.context import record_phases, with_gaps
 from modelserver_handlers.errors import BadInput, ModelLoadError, PredictionException
 from modelserver_handlers.handler_options import NetworkOptions
 from modelserver_handlers.labels import LABELS_FILE, load_label_mapping
-from modelserver_handlers.networks import weights
+from modelserver_handlers.networks import exported, weights
 from modelserver_handlers.networks.device import choose_device, give_back_memory, keep_memory
-from modelserver_handlers.networks.exported import (
-    ONNX_AVAILABLE,
-    OnnxNetwork,
-    declared_signature,
-    fixed_rows_of,
-    setup_ort_session,
-)
+from modelserver_handlers.networks.exported import OnnxNetwork, declared_signature, fixed_rows_of
 from modelserver_handlers.networks.int8 import NotInt8Error, calibration_rows
 from modelserver_handlers.networks.precision import choose_float32
 from modelserver_handlers.networks.readiness import Batches, Calibration, make_ready, warm_up
@@ -44,17 +38,8 @@ PT2_AVAILABLE = True
 PT230_AVAILABLE = True
 XLA_AVAILABLE = find_spec("torch_xla") is not None
 IPEX_AVAILABLE = find_spec("intel_extension_for_pytorch") is not None
-
-__all__ = [
-    "IPEX_AVAILABLE",
-    "ONNX_AVAILABLE",
-    "PROFILER_AVAILABLE",
-    "PT2_AVAILABLE",
-    "PT230_AVAILABLE",
-    "XLA_AVAILABLE",
-    "BaseHandler",
-    "setup_ort_session",
-]
+ONNX_AVAILABLE = exported.ONNX_AVAILABLE
+setup_ort_session = exported.setup_ort_session
 
 
 class BaseHandler:
@@ -283,17 +268,18 @@ class BaseHandler:
 
     def _ms_read_numbers(self, rows: Any) -> dict[str, torch.Tensor]:
         """The tensors of JSON requests; empty if all are rejected."""
-        instances: list[dict[str, torch.Tensor]] = []
-        for idx, row in enumerate(rows):
-            instances += self._ms_read_request(idx, row)
-        return stacked(instances) or {"data": torch.empty(0)}
+        requests = self._ms_read_each(lambda row: tensors_of(row, *self._ms_number_types), rows)
+        return stacked([row for instances in requests for row in instances]) or {"data": torch.empty(0)}
 
-    def _ms_read_request(self, idx: int, row: Any) -> list[dict[str, torch.Tensor]]:
-        try:
-            return tensors_of(row, *self._ms_number_types)
-        except BadInput as bad:
-            self._ms_reject(idx, str(bad))
-            return []
+    def _ms_read_each(self, read: Callable[[Any], Any], rows: Any) -> list[Any]:
+        """What ``read`` makes of each row; rows for which it raises BadInput are rejected."""
+        made = []
+        for idx, row in enumerate(rows):
+            try:
+                made.append(read(row))
+            except BadInput as bad:  # noqa: PERF203 - each row fails alone
+                self._ms_reject(idx, str(bad))
+        return made
 
     @cached_property
     def _ms_number_types(self) -> tuple[dict[str, torch.dtype], bool]:

@@ -380,17 +380,6 @@ def _datatype(values: list[Any]) -> str:
     return max((_OF_PYTHON[kind] for kind in kinds), key=["BOOL", "INT64", "FP64"].index)
 
 
-__all__ = [
-    "ENVELOPES",
-    "TAKES_INSTANCES",
-    "BaseEnvelope",
-    "BodyEnvelope",
-    "Instance",
-    "JSONEnvelope",
-    "KserveEnvelope",
-    "KserveV2Envelope",
-]
-
 ENVELOPES: dict[str, type[BaseEnvelope]] = {
     "body": BodyEnvelope,
     "json": JSONEnvelope,

@@ -13,16 +13,11 @@ from typing import Any
 
 import torch
 
+from modelserver.engine.tensors.datatypes import TensorError
+from modelserver_handlers.arrays import torch_type
 from modelserver_handlers.errors import BadInput
 
 _EMBEDDINGS = frozenset({"Embedding", "EmbeddingBag"})
-_DATATYPES = {
-    "BOOL": torch.bool,
-    "FP16": torch.float16,
-    "BF16": torch.bfloat16,
-    "FP32": torch.float32,
-    "FP64": torch.float64,
-}
 _ONLY = "data"
 
 
@@ -39,14 +34,10 @@ def datatypes_of(config: Mapping[str, Any]) -> dict[str, torch.dtype]:
     """
     signature = config.get("signature")
     inputs = signature.get("inputs") if isinstance(signature, Mapping) else None
-    return {each["name"]: _dtype(each["datatype"]) for each in inputs or ()}
-
-
-def _dtype(datatype: str) -> torch.dtype:
-    dtype: torch.dtype | None = _DATATYPES.get(datatype) or getattr(torch, datatype.lower(), None)
-    if dtype is None:
-        raise BadInput(f"tensors of {datatype} need torch 2.3 or newer, not {torch.__version__}")
-    return dtype
+    try:
+        return {each["name"]: torch_type(each["datatype"]) for each in inputs or ()}
+    except TensorError as error:
+        raise BadInput(str(error)) from None
 
 
 def takes_floats(model: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -72,17 +73,10 @@ class TextHandler(BaseHandler):
 
     # The steps of cleaning, which can be overridden singly, as in TorchServe.
 
-    def _remove_html_tags(self, text: str) -> str:
-        return remove_html(text)
-
-    def _expand_contractions(self, text: str) -> str:
-        return expand_contractions(text)
-
-    def _remove_accented_characters(self, text: str) -> str:
-        return remove_accents(text)
-
-    def _remove_punctuation(self, text: str) -> str:
-        return remove_punctuation(text)
+    _remove_html_tags = staticmethod(remove_html)
+    _expand_contractions = staticmethod(expand_contractions)
+    _remove_accented_characters = staticmethod(remove_accents)
+    _remove_punctuation = staticmethod(remove_punctuation)
 
     def _remove_puncutation(self, text: str) -> str:
         """TorchServe's first name for it, for handlers that call or override it."""
@@ -99,14 +93,7 @@ class TextHandler(BaseHandler):
 
     def preprocess(self, data: Any) -> TextBatch:
         """Rows to one batch of numbers, rejected ones left out."""
-        texts: list[Text] = []
-        for idx, row in enumerate(data):
-            text = self._ms_read_row(row)
-            if isinstance(text, BadInput):
-                self._ms_reject(idx, str(text))
-            else:
-                texts.append(text)
-        return self._ms_batch(texts)
+        return self._ms_batch(self._ms_read_each(self._ms_read, data))
 
     def inference(self, data: TextBatch, *args: Any, **kwargs: Any) -> Any:
         """The network's outputs, one row per text."""
@@ -147,14 +134,8 @@ class TextHandler(BaseHandler):
         """Captum's LayerIntegratedGradients of the embedding, for custom handlers; needs Captum."""
         return captum_attributions().LayerIntegratedGradients(self.model, find_embedding(self.model))
 
-    def _ms_read_row(self, row: Any) -> Text | BadInput:
-        try:
-            return self._ms_read(text_input(row))
-        except BadInput as bad:
-            # A new one: the frames of its traceback would keep the row's bytes.
-            return BadInput(str(bad))
-
-    def _ms_read(self, value: str | list[int]) -> Text:
+    def _ms_read(self, row: Any) -> Text:
+        value = text_input(row)
         if isinstance(value, list):
             highest = self.source_vocab.highest
             if any(not 0 <= number <= highest for number in value):
@@ -168,10 +149,7 @@ class TextHandler(BaseHandler):
 
     def _ms_batch(self, texts: list[Text]) -> TextBatch:
         ids = [number for text in texts for number in text.ids]
-        starts, offset = [], 0
-        for text in texts:
-            starts.append(offset)
-            offset += len(text.ids)
+        starts = list(accumulate((len(text.ids) for text in texts), initial=0))[:-1]
         return TextBatch(
             torch.tensor(ids, dtype=torch.int64, device=self.device),
             torch.tensor(starts, dtype=torch.int64, device=self.device),

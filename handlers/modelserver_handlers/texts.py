@@ -9,6 +9,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from modelserver_handlers.arrays import is_tensor
 from modelserver_handlers.errors import BadInput
 
 _TAG_OR_ENTITY = re.compile(r"<[^<>]*>|&(?:[a-zA-Z0-9]+|#[0-9]{1,6}|#[xX][0-9a-fA-F]{1,6});")
@@ -22,7 +23,8 @@ def text_input(row: Any) -> str | list[int]:
     UTF-8, or a list of whole numbers. Raises BadInput.
     """
     if isinstance(row, Mapping):
-        return _of_mapping(row)
+        key, value = value_in(row, "text")
+        return _decoded(from_base64(value)) if key == "b64" and isinstance(value, str) else text_input(value)
     if isinstance(row, str):
         return row
     if isinstance(row, (bytes, bytearray, memoryview)):
@@ -34,14 +36,14 @@ def text_input(row: Any) -> str | list[int]:
     raise BadInput(f"a text cannot be made of a {'null' if row is None else type(row).__name__}")
 
 
-def _of_mapping(row: Mapping[Any, Any]) -> str | list[int]:
-    for key in ("data", "body"):
-        if row.get(key):
-            return text_input(row[key])
-    if isinstance(row.get("b64"), str) and row["b64"]:
-        return _decoded(from_base64(row["b64"]))
+def value_in(row: Mapping[Any, Any], kind: str) -> tuple[str, Any]:
+    """The first key of a row with a value, and that. Raises BadInput, for a missing ``kind``, without one."""
+    for key in ("data", "body", "b64"):
+        value = row.get(key)
+        if is_tensor(value) or value:
+            return key, value
     fields = ", ".join(repr(str(key)) for key in list(row)[:5]) or "none"
-    raise BadInput(f"no text: 'data', 'body' and 'b64' are missing or empty (fields sent: {fields})")
+    raise BadInput(f"no {kind}: 'data', 'body' and 'b64' are missing or empty (fields sent: {fields})")
 
 
 def _decoded(encoded: bytes) -> str:

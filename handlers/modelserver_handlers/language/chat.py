@@ -25,6 +25,7 @@ from modelserver_handlers.language.responses import (
     StopFilter,
     TokenUsage,
     listed_models,
+    report_usage,
 )
 from modelserver_handlers.typed.handler import HandlerSignature
 from modelserver_handlers.typed.reading import content_of
@@ -236,26 +237,18 @@ class _Answers:
         return events.take() + last + DONE
 
     def _usage(self, texts: list[str], choices: list[_Choice]) -> TokenUsage:
-        usage = self._counted(choices) or self._estimated(texts)
-        self._context.set_response_parameter(0, "prompt_tokens", usage.prompt_tokens)
-        self._context.set_response_parameter(0, "completion_tokens", usage.completion_tokens)
-        return usage
-
-    def _counted(self, choices: list[_Choice]) -> TokenUsage | None:
-        """By what the model has said."""
-        sizes = [choice.prompt.tokens for choice in choices if choice.prompt is not None]
-        if len(sizes) < len(choices):
-            return None
-        return TokenUsage.of(sum(sizes[:: self._request.choices]), sum(choice.count for choice in choices))
-
-    def _estimated(self, texts: list[str]) -> TokenUsage:
-        """By the texts."""
+        """By what the model has said, otherwise by the texts."""
         count, request = self._model.count_tokens, self._request
-        if isinstance(request, CompletionRequest):
+        sizes = [choice.prompt.tokens for choice in choices if choice.prompt is not None]
+        if len(sizes) == len(choices):
+            prompts, counts = sizes[:: request.choices], [choice.count for choice in choices]
+        elif isinstance(request, CompletionRequest):
             prompts = [count(each) if isinstance(each, str) else len(each) for each in request.prompts]
+            counts = list(map(count, texts))
         else:
             prompts = [count(message.text) for message in request.messages]  # type: ignore[attr-defined]
-        return TokenUsage.of(sum(prompts), sum(map(count, texts)))
+            counts = list(map(count, texts))
+        return report_usage(self._context, sum(prompts), sum(counts))
 
 
 class _Choice:

@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
+from modelserver_handlers.context import Context
+
 EVENTS: Final = "text/event-stream; charset=utf-8"
 DONE: Final = b"data: [DONE]\n\n"
 
@@ -33,9 +35,12 @@ class TokenUsage(msgspec.Struct, omit_defaults=False):
     completion_tokens: int = 0
     total_tokens: int = 0
 
-    @classmethod
-    def of(cls, prompt: int, completion: int) -> TokenUsage:
-        return cls(prompt, completion, prompt + completion)
+
+def report_usage(context: Context, prompt: int, completion: int) -> TokenUsage:
+    """Tells the server how many tokens a request and its answers have, and returns them."""
+    context.set_response_parameter(0, "prompt_tokens", prompt)
+    context.set_response_parameter(0, "completion_tokens", completion)
+    return TokenUsage(prompt, completion, prompt + completion)
 
 
 class ReplyWriter:

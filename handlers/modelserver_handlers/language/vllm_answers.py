@@ -5,49 +5,43 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from modelserver_handlers.context import Context
 from modelserver_handlers.errors import PredictionException
 from modelserver_handlers.language.events import EventStream
 from modelserver_handlers.language.logprobs import chat_logprobs, completion_logprobs
-from modelserver_handlers.language.requests import Generation
-from modelserver_handlers.language.responses import DONE, ReplyWriter, TokenUsage
+from modelserver_handlers.language.responses import DONE, ReplyWriter, report_usage
 
 _UNUSABLE: Final = "The engine cannot use the schema, or other structure, that the answer is to have."
 
 Call: TypeAlias = "tuple[Any, Any, str]"
 
 
+@dataclass(eq=False)
 class Answers:
     """The choices that answer one request, from a call of the engine for each of its prompts.
 
     A call is what ``generate`` takes: prompt, parameters and id. ``sizes`` are the tokens of the prompts.
     """
 
-    def __init__(
-        self,
-        engine: Any,
-        request: Generation,
-        context: Context,
-        adapter: Any,
-        decode: Callable[[int], str],
-        *,
-        is_chat: bool,
-    ) -> None:
-        self._engine = engine
-        self._request = request
-        self._context = context
-        self._adapter = adapter
-        self._decode = decode
-        self._is_chat = is_chat
+    _engine: Any
+    _request: Any
+    _context: Context
+    _adapter: Any
+    _decode: Callable[[int], str]
+    _is_chat: bool
+    _is_structured: bool = field(default=False, init=False)
+    _count: int = field(default=0, init=False)
+    # Of completions: where the text of each choice's next token begins.
+    _offsets: dict[int, int] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        request, context = self._request, self._context
         name = request.model or str(context.model_name)
-        self._reply = ReplyWriter(str(context.get_request_id(0)), name, chat=is_chat)
-        self._wants_logprobs = bool(request.logprobs) if is_chat else request.logprobs is not None  # type: ignore[attr-defined]
-        self._is_structured = False
-        self._count = 0
-        # Of completions: where the text of each choice's next token begins.
-        self._offsets: dict[int, int] = {}
+        self._reply = ReplyWriter(str(context.get_request_id(0)), name, chat=self._is_chat)
+        self._wants_logprobs = bool(request.logprobs) if self._is_chat else request.logprobs is not None
 
     async def whole(self, calls: list[Call], sizes: list[int]) -> bytes:
         """All choices in one document."""
@@ -65,7 +59,7 @@ class Answers:
         if None in choices:
             raise PredictionException("The engine has ended the request.", 500)
         self._context.set_response_content_type(0, "application/json")
-        return self._reply.whole(choices, self._usage(sizes))
+        return self._reply.whole(choices, report_usage(self._context, sum(sizes), self._count))
 
     async def stream(self, calls: list[Call], sizes: list[int]) -> bytes:
         """The events of all choices, as they come."""
@@ -87,7 +81,7 @@ class Answers:
                         await events.drain()
 
         await _all([generate(number, call) for number, call in enumerate(calls)])
-        usage = self._usage(sizes)
+        usage = report_usage(self._context, sum(sizes), self._count)
         last = self._reply.usage(usage) if self._request.reports_usage else b""
         return events.take() + last + DONE
 
@@ -117,19 +111,13 @@ class Answers:
         if not self._wants_logprobs:
             return more
         if self._is_chat:
-            most = self._request.top_logprobs or 0  # type: ignore[attr-defined]
+            most = self._request.top_logprobs or 0
             return {**more, "logprobs": chat_logprobs(output, most, self._decode)}
         offset = self._offsets.get(index, 0)
-        most = self._request.logprobs  # type: ignore[attr-defined]
+        most = self._request.logprobs
         logprobs = completion_logprobs(output, most, offset, self._decode)
         self._offsets[index] = offset + sum(map(len, logprobs["tokens"]))
         return {**more, "logprobs": logprobs}
-
-    def _usage(self, sizes: list[int]) -> TokenUsage:
-        usage = TokenUsage.of(sum(sizes), self._count)
-        self._context.set_response_parameter(0, "prompt_tokens", usage.prompt_tokens)
-        self._context.set_response_parameter(0, "completion_tokens", usage.completion_tokens)
-        return usage
 
 
 async def _all(calls: list[Coroutine[Any, Any, None]]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -14,6 +15,7 @@ import msgspec
 from modelserver_handlers.asgi import AsgiCall, Message
 from modelserver_handlers.context import Context
 from modelserver_handlers.errors import PredictionException
+from modelserver_handlers.language.responses import report_usage
 
 # Others of its routes are for whoever runs it: they scale, profile or stop.
 _ROUTES: Final = re.compile(r"v[12]/.+|tokenize|detokenize|pooling|classify|score|rerank")
@@ -43,6 +45,7 @@ _decode_used = msgspec.json.Decoder(_Used).decode
 _JSON: Final = [("content-type", "application/json")]
 
 
+@dataclass(slots=True, eq=False)
 class VLLMApplication:
     """It is made for the first request that needs it, as that takes seconds.
 
@@ -51,23 +54,16 @@ class VLLMApplication:
         settings: ``vllm_engine_config``; what is not the application's is the engine's.
         names: that requests use for the model, first its own.
         adapters: their paths by name.
+        template: of chats.
     """
 
-    def __init__(
-        self,
-        engine: Any,
-        settings: Mapping[str, Any],
-        names: list[str],
-        adapters: Mapping[str, str],
-        template: str | None,
-    ) -> None:
-        self._engine = engine
-        self._settings = settings
-        self._names = names
-        self._adapters = adapters
-        self._template = template
-        self._lock = asyncio.Lock()
-        self._app: Any = None
+    _engine: Any
+    _settings: Mapping[str, Any]
+    _names: list[str]
+    _adapters: Mapping[str, str]
+    _template: str | None
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _app: Any = field(default=None, init=False)
 
     def has_adapter(self, name: str) -> bool:
         """Whether one of this name was loaded at run time."""
@@ -145,9 +141,8 @@ def _count_tokens(part: bytes, context: Context) -> None:
         except (msgspec.DecodeError, UnicodeDecodeError):
             continue
         if (usage := (used.response or used).usage) is not None:
-            tokens = (usage.prompt_tokens + usage.input_tokens, usage.completion_tokens + usage.output_tokens)
-            context.set_response_parameter(0, "prompt_tokens", tokens[0])
-            context.set_response_parameter(0, "completion_tokens", tokens[1])
+            prompt, completion = usage.prompt_tokens, usage.completion_tokens
+            report_usage(context, prompt + usage.input_tokens, completion + usage.output_tokens)
 
 
 def is_route(path: str) -> bool:

@@ -58,17 +58,6 @@ class VLLMHandler:
         self._ms_endpoints: dict[str, bool] = {}
         self.engine: Any = None
         self.adapters: dict[str, Any] = {}
-        self._library: Any = None
-        self._tokenizer: Any = None
-        self._template: str | None = None
-        self._names: list[str] = []
-        self._application: Any = None
-        self._statistics: Any = None
-        self._watching: Any = None
-        self._defaults: dict[str, Any] = {}
-        self._length = 0
-        self._reasons = False
-        self._template_defaults: dict[str, Any] = {}
 
     @property
     def _ms_adapters(self) -> tuple[str, ...]:
@@ -157,7 +146,7 @@ class VLLMHandler:
         is_known, adapter = self._adapter(request.model, context.model_name)
         fields = read_fields(request)
         if fields is None or not is_known or (is_chat and self._reasons):
-            return await self._application.answer(endpoint, request.body, context)  # type: ignore[no-any-return]
+            return await self._application.answer(endpoint, request.body, context)
         prompts = await _aside(len(request.body), self._prompts, request, fields)
         calls = []
         for number, tokens in enumerate(prompts):
@@ -165,7 +154,7 @@ class VLLMHandler:
             parameters = sampling_parameters(self._library, request, fields, self._defaults, room)
             name = f"{context.get_request_id(0)}-{number}"
             calls.append((self._library.tokens(tokens), parameters, name))
-        answers = Answers(self.engine, request, context, adapter, self._tokenizer.decode, is_chat=is_chat)
+        answers = Answers(self.engine, request, context, adapter, self._tokenizer.decode, is_chat)
         sizes = [len(tokens) for tokens in prompts]
         return await (answers.stream(calls, sizes) if request.stream else answers.whole(calls, sizes))
 
@@ -217,7 +206,7 @@ class VLLMHandler:
 
     def _room(self, tokens: list[int], least: int) -> int:
         """How many tokens may follow a prompt. Raises BadInput if it is too long."""
-        room = self._length - len(tokens)
+        room: int = self._length - len(tokens)
         if room < least:
             more = f", {least} are to follow" if least > 1 else ""
             raise BadInput(

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 logger = logging.getLogger(__name__)
 
@@ -143,18 +143,6 @@ def emit(emission: Emission) -> None:
     _sink(emission)
 
 
-class MetricValue(NamedTuple):
-    """One value; ``kind`` is counter, gauge or histogram."""
-
-    name: str
-    value: Any
-    unit: str | None
-    kind: str
-    dimensions: Iterable[Any] | None
-    idx: int | None
-    level: str = "Model"
-
-
 class Measures(ABC):
     """``idx`` is a position in the batch, None for all; ``dimensions`` have a ``name`` and a ``value``."""
 
@@ -168,13 +156,13 @@ class Measures(ABC):
         metric_type: Any = MetricTypes.COUNTER,
     ) -> None:
         """Adds one value; ``metric_type`` is counter, gauge or histogram."""
-        self._add(MetricValue(name, value, unit, kind_of(metric_type), dimensions, idx))
+        self._add(name, value, unit, kind_of(metric_type), dimensions, idx)
 
     def add_counter(
         self, name: str, value: float, idx: int | None = None, dimensions: Iterable[Any] | None = ()
     ) -> None:
         """Increments a counter by ``value``."""
-        self._add(MetricValue(name, value, "count", "counter", dimensions, idx))
+        self._add(name, value, "count", "counter", dimensions, idx)
 
     def add_time(  # noqa: PLR0917 - TorchServe's signature
         self,
@@ -188,7 +176,7 @@ class Measures(ABC):
         """Adds a duration in ``ms`` or ``s``; ValueError for other units."""
         if unit not in TIME_UNITS:
             raise MetricsCacheValueError("the unit for a timed metric should be one of ['ms', 's']")
-        self._add(MetricValue(name, value, unit, kind_of(metric_type), dimensions, idx))
+        self._add(name, value, unit, kind_of(metric_type), dimensions, idx)
 
     def add_size(  # noqa: PLR0917 - TorchServe's signature
         self,
@@ -202,7 +190,7 @@ class Measures(ABC):
         """Adds a size in ``MB``, ``kB``, ``GB`` or ``B``; ValueError for other units."""
         if unit not in SIZE_UNITS:
             raise MetricsCacheValueError("The unit for size based metric is one of ['MB','kB', 'GB', 'B']")
-        self._add(MetricValue(name, value, unit, kind_of(metric_type), dimensions, idx))
+        self._add(name, value, unit, kind_of(metric_type), dimensions, idx)
 
     def add_percent(
         self,
@@ -213,14 +201,16 @@ class Measures(ABC):
         metric_type: Any = MetricTypes.GAUGE,
     ) -> None:
         """Adds a share in percent."""
-        self._add(MetricValue(name, value, "percent", kind_of(metric_type), dimensions, idx))
+        self._add(name, value, "percent", kind_of(metric_type), dimensions, idx)
 
     def add_error(self, name: str, value: Any, dimensions: Iterable[Any] | None = ()) -> None:
         """Increments an error counter."""
-        self._add(MetricValue(name, value, "", "counter", dimensions, None, "Error"))
+        self._add(name, value, "", "counter", dimensions, None, "Error")
 
     @abstractmethod
-    def _add(self, measurement: MetricValue) -> None:
+    def _add(  # noqa: PLR0917 - all that there is to say of a value
+        self, name: str, value: Any, unit: Any, kind: str, dimensions: Any, idx: Any, level: str = "Model"
+    ) -> None:
         """Add one value."""
 
 
@@ -365,8 +355,9 @@ class MetricsCache(Measures):
     def initialize_cache(self) -> None:
         """Declares the metrics that are known in advance: here, none."""
 
-    def _add(self, measurement: MetricValue) -> None:
-        name, value, unit, kind, dimensions, idx, level = measurement
+    def _add(  # noqa: PLR0917 - all that there is to say of a value
+        self, name: str, value: Any, unit: Any, kind: str, dimensions: Any, idx: Any, level: str = "Model"
+    ) -> None:
         if kind == "counter" and value < 0:
             logger.error("The counter %s cannot be increased by %s: it is below 0", name, value)
             return

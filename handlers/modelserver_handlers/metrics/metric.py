@@ -13,7 +13,6 @@ from modelserver_handlers.metrics.cache import (
     Emission,
     Measures,
     MetricTypes,
-    MetricValue,
     emit,
     long_unit,
 )
@@ -104,8 +103,9 @@ class MetricsStore(Measures):
         """Adds one value of any kind."""
         super().add_metric(name, value, unit, idx, dimensions, metric_type)
 
-    def _add(self, measurement: MetricValue) -> None:
-        name, value, unit, kind, dimensions, idx, level = measurement
+    def _add(  # noqa: PLR0917 - all that there is to say of a value
+        self, name: str, value: Any, unit: Any, kind: str, dimensions: Any, idx: Any, level: str = "Model"
+    ) -> None:
         own, request_id, tag, method = [*(dimensions or ()), Dimension("Level", level)], "", "None", None
         if level == "Model":
             own.insert(-1, Dimension("ModelName", self.model_name))

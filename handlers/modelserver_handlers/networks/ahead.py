@@ -92,7 +92,7 @@ def compile_ahead(
             program = _export(model, tuple(shape), batch_size)
             path = folder / f"{_key(program, arguments, precision)}.so"
             with cache.locked(path.with_suffix(".lock")):
-                run = _load(path)
+                run = cache.read(path, _opened)
                 if run is None:
                     if not finds_compiler():
                         return None
@@ -111,11 +111,6 @@ def compile_ahead(
         return None
     logger.info("Compiled code was ready in %.1f s", time.perf_counter() - started)
     return compiled
-
-
-def install(model: nn.Module, compiled: Compiled) -> None:
-    """Make ``model`` use the code for the inputs that it suits."""
-    model.forward = CompiledForward(model, compiled)
 
 
 class CompiledForward(Substitute):
@@ -234,20 +229,9 @@ def _extract(package: Path, folder: Path) -> Path:
     return library
 
 
-def _load(path: Path) -> Run | None:
-    """The cached code, None if there is none. An invalid file is removed."""
-    try:
-        os.utime(path)
-        return _opened(path)
-    except FileNotFoundError:
-        return None
-    except (OSError, RuntimeError) as error:
-        logger.warning("%s cannot be loaded and is made anew: %s", path, error)
-        path.unlink(missing_ok=True)
-        return None
-
-
 def _opened(path: Path) -> Run:
+    """The code in a file. Raises FileNotFoundError, and RuntimeError for an invalid one."""
+    path.stat()
     # As the package loader does, which first copies the library to a temporary folder for each process.
     library = torch._C._aoti.AOTIModelContainerRunnerCpu(str(path), 1)
     outputs = treespec_loads(library.get_call_spec()[1])

@@ -14,7 +14,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,12 +71,16 @@ def write(path: Path, content: Any) -> None:
         raise
 
 
-def read(path: Path) -> Any:
-    """What :func:`write` saved, its tensors mapped from the file; None if there is no such file, or a broken
-    one, which is removed.
+def _mapped(path: Path) -> Any:
+    return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+
+
+def read(path: Path, load: Callable[[Path], Any] = _mapped) -> Any:
+    """What ``load`` makes of a file, by default what :func:`write` saved, its tensors mapped from the file;
+    None if there is no such file, or a broken one, which is removed.
     """
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        content = load(path)
         os.utime(path)
     except FileNotFoundError:
         return None

@@ -236,23 +236,22 @@ def _numpy_type(kind: torch.dtype) -> Any:
 
 _ANY: Final = -1
 _SIGNATURE: Final = "_ms_sides"
-_ONNX: Final = {"float": "FP32", "float16": "FP16", "double": "FP64", "bfloat16": "BF16", "string": "BYTES"}
+_ONNX: Final = {"float": "FP32", "double": "FP64", "string": "BYTES"}
 _DeclaredTensor = tuple[str, Any, Iterable[Any]]  # name, datatype, sizes
 
 
-def with_signature(network: Any, program: Any) -> Any:
+def network_of(program: Any) -> Any:
     """The network of an exported program, with what the program declares."""
+    network = program.module()
     named = {node.name: node.meta.get("val") for node in program.graph.nodes}
-    sides = [
-        _side([(name, _torch_type(named.get(name)), named[name].shape) for name in names], is_output=output)
-        for names, output in (
-            (program.graph_signature.user_inputs, False),
-            (program.graph_signature.user_outputs, True),
-        )
-        if all(hasattr(named.get(name), "shape") for name in names)
-    ]
-    if len(sides) == 2:
-        setattr(network, _SIGNATURE, HandlerSignature(*sides))
+    inputs, outputs = program.graph_signature.user_inputs, program.graph_signature.user_outputs
+    rows = fixed_rows(getattr(named.get(name), "shape", ()) for name in inputs)
+    if rows is not None:
+        compute_in_parts(network, rows)
+    if all(hasattr(named.get(name), "shape") for name in (*inputs, *outputs)):
+        tensors = {name: (name, _torch_type(named[name]), named[name].shape) for name in (*inputs, *outputs)}
+        taken, returned = ([tensors[name] for name in side] for side in (inputs, outputs))
+        setattr(network, _SIGNATURE, HandlerSignature(_side(taken), _side(returned, is_output=True)))
     return network
 
 
@@ -277,9 +276,9 @@ def _side(declared: Iterable[_DeclaredTensor], *, is_output: bool = False) -> De
 
 
 def _torch_type(value: Any) -> str:
-    return datatype_named(str(getattr(value, "dtype", "torch.float32")).removeprefix("torch."))
+    return datatype_named(str(value.dtype).removeprefix("torch."))
 
 
 def _onnx_type(kind: str) -> str:
     name = kind.removeprefix("tensor(").removesuffix(")")
-    return _ONNX.get(name, name.upper())
+    return _ONNX.get(name) or datatype_named(name)

@@ -11,7 +11,7 @@ import operator
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import fx, nn
@@ -37,20 +37,16 @@ ACTIVATIONS: dict[Any, Activation] = {
     nn.functional.hardswish: HARDSWISH,
 }
 SUMS = (operator.add, operator.iadd, torch.add)
+_COMPUTED = ("call_module", "call_function", "call_method")
 
 
-@dataclass(frozen=True, slots=True)
-class Geometry:
-    """How a convolution moves over its input."""
+class Geometry(NamedTuple):
+    """How a convolution moves over its input, as oneDNN's operators take it."""
 
-    padding: tuple[int, ...]
-    stride: tuple[int, ...]
-    dilation: tuple[int, ...]
+    padding: list[int]
+    stride: list[int]
+    dilation: list[int]
     groups: int
-
-    def arguments(self) -> tuple[list[int], list[int], list[int], int]:
-        """The arguments that oneDNN's operators take."""
-        return list(self.padding), list(self.stride), list(self.dilation), self.groups
 
 
 class FusedConvolution(nn.Module):
@@ -62,16 +58,12 @@ class FusedConvolution(nn.Module):
     def __init__(self, geometry: Geometry, activation: Activation, adds: bool) -> None:
         super().__init__()
         self.geometry = geometry
-        self._arguments = geometry.arguments()
         self.activation = activation
         self._name, self._scalars = activation[0], list(activation[1])
         self._adds = adds
+        # Whether results are written over ``other``.
         self.in_place = False
         self._after_sum = None if activation == NONE else self._name
-
-    def write_in_place(self) -> None:
-        """From now on, write results over ``other``."""
-        self.in_place = True
 
     def put(self, weight: torch.Tensor, bias: torch.Tensor | None, owner: Any = None) -> None:
         """Use these tensors: dense ones, or a weight in oneDNN's own layout, whose memory ``owner`` keeps."""
@@ -84,9 +76,9 @@ class FusedConvolution(nn.Module):
         """n x channels x height x width to the same form; ``other`` has the output's shape."""
         if other is None:
             return torch.ops.mkldnn._convolution_pointwise(
-                rows, self.weight, self.bias, *self._arguments, self._name, self._scalars, ""
+                rows, self.weight, self.bias, *self.geometry, self._name, self._scalars, ""
             )
-        weights = (self.weight, self.bias, *self._arguments)
+        weights = (self.weight, self.bias, *self.geometry)
         arguments: tuple[Any, ...] = (*weights, "add", 1.0, self._after_sum, [], "")
         if self.in_place:
             return torch.ops.mkldnn._convolution_pointwise_.binary(other, rows, *arguments)
@@ -94,7 +86,7 @@ class FusedConvolution(nn.Module):
 
     def extra_repr(self) -> str:
         """What affects the results, apart from the tensors."""
-        return f"{self._arguments}, {self._name}{self._scalars}, adds={self._adds}{self.in_place}"
+        return f"{tuple(self.geometry)}, {self._name}{self._scalars}, adds={self._adds}{self.in_place}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +113,32 @@ class Fused:
     graph: fx.GraphModule
     sources: dict[str, ConvolutionSource]
 
+    def use_dense_weights(self) -> None:
+        """Let the fused convolutions compute with the weights of those that they replace."""
+        for name, source in self.sources.items():
+            fused_convolution(self.graph, name).put(*source.fold())
 
-def fuse(model: nn.Module) -> Fused | None:
-    """The network with its convolutions fused, None if none could be, or if it cannot be traced."""
-    fused = trace(model)
-    return fused if fused is not None and fused.sources else None
+
+def fused_convolution(graph: fx.GraphModule, name: str) -> FusedConvolution:
+    """The fused convolution of this name."""
+    module = graph.get_submodule(name)
+    assert isinstance(module, FusedConvolution)  # noqa: S101 - so it was named
+    return module
+
+
+class ValueShapes(fx.Interpreter):
+    """Runs a graph and notes the shape of the rows of every value, by the name of its node."""
+
+    def __init__(self, graph: fx.GraphModule) -> None:
+        super().__init__(graph)
+        self.shapes: dict[str, list[int]] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        """Run a node, and note what it computed."""
+        value = super().run_node(n)
+        if isinstance(value, torch.Tensor):
+            self.shapes[n.name] = list(value.shape[1:])
+        return value
 
 
 def trace(model: nn.Module) -> Fused | None:
@@ -166,7 +179,7 @@ def _reuse_outputs(graph: fx.GraphModule) -> None:
                 # Other modules might have returned a view of it.
                 and all(isinstance(_module(graph, user), FusedConvolution) for user in before)
             ):
-                module.write_in_place()
+                module.in_place = True
 
 
 def _can_fuse(conv: nn.Module | None) -> bool:
@@ -191,11 +204,11 @@ def _fuse_node(graph: fx.GraphModule, node: fx.Node, name: str, uses: Counter[st
     last, other = _sum_after(last) if conv.groups == 1 else (last, None)
     activation_node = _only_user(last)
     activation = _activation(graph, activation_node)
-    if activation_node is not None and (activation == RELU if other is not None else activation != NONE):
-        last = activation_node
-    else:
+    if other is not None and activation != RELU:
         activation = NONE
-    geometry = Geometry(tuple(conv.padding), conv.stride, conv.dilation, conv.groups)  # type: ignore[arg-type]
+    if activation_node is not None and activation != NONE:
+        last = activation_node
+    geometry = Geometry(list(conv.padding), list(conv.stride), list(conv.dilation), conv.groups)  # type: ignore[arg-type]
     graph.add_submodule(name, FusedConvolution(geometry, activation, other is not None))
     inputs = (node.args[0],) if other is None else (node.args[0], other)
     with graph.graph.inserting_before(last):
@@ -230,17 +243,11 @@ def _sum_after(node: fx.Node) -> tuple[fx.Node, fx.Node | None]:
     if user.kwargs or len(user.args) != 2:
         return node, None
     others = [term for term in user.args if term is not node]
-    if len(others) != 1 or not isinstance(others[0], fx.Node) or not _is_picture(others[0]):
+    # What is computed has the convolution's shape: no broadcasting is left to oneDNN. The graph does not say
+    # so; comparing with the plain network finds the rest.
+    if len(others) != 1 or not isinstance(others[0], fx.Node) or others[0].op not in _COMPUTED:
         return node, None
     return user, others[0]
-
-
-def _is_picture(node: fx.Node) -> bool:
-    """Whether a sum with it surely has the convolution's shape: no broadcasting is left to oneDNN.
-
-    The graph does not say so; comparing with the plain network finds the rest.
-    """
-    return node.op in ("call_module", "call_function", "call_method")
 
 
 def _only_user(node: fx.Node) -> fx.Node | None:
@@ -248,7 +255,7 @@ def _only_user(node: fx.Node) -> fx.Node | None:
 
 
 def _activation(graph: fx.GraphModule, node: fx.Node | None) -> Activation:
-    if node is None or node.op not in ("call_module", "call_function", "call_method") or len(node.args) != 1:
+    if node is None or node.op not in _COMPUTED or len(node.args) != 1:
         return NONE
     module = _module(graph, node)
     key: Any = node.target if module is None else type(module)

@@ -24,7 +24,7 @@ from torch import fx, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from modelserver_handlers.errors import first_line
-from modelserver_handlers.networks.fusion import Fused, FusedConvolution, Geometry, trace
+from modelserver_handlers.networks.fusion import Fused, FusedConvolution, Geometry, ValueShapes, trace
 from modelserver_handlers.networks.optimize import (
     TYPICAL_ROWS,
     Substitute,
@@ -169,9 +169,11 @@ class QuantisedLayer(nn.Module):
 class QuantisedConvolution(QuantisedLayer):
     """A FusedConvolution in 8 bits; ``other`` is the scale of its second input, None without one."""
 
-    def __init__(self, plain: FusedConvolution, into: Scale, out: Scale | None, other: Scale | None) -> None:
+    def __init__(
+        self, plain: FusedConvolution, into: Scale, out: Scale | None, other: Scale | None = None
+    ) -> None:
         super().__init__(into, out, other)
-        padding, stride, dilation, groups = plain.geometry.arguments()
+        padding, stride, dilation, groups = plain.geometry
         self._moves = (stride, padding, dilation, groups)
         self._name, self._scalars = plain.activation
         self._in_place = plain.in_place
@@ -207,7 +209,7 @@ class QuantisedLinear(QuantisedLayer):
 
 def pack_convolution(weight: Weight, geometry: Geometry, into: Scale, shape: list[int]) -> torch.Tensor:
     """The weight in oneDNN's layout for inputs of about that shape."""
-    padding, stride, dilation, groups = geometry.arguments()
+    padding, stride, dilation, groups = geometry
     packed: torch.Tensor = torch.ops.onednn.qconv_prepack(
         weight.values, weight.steps, into.step, into.zero, stride, padding, dilation, groups, shape
     )
@@ -283,16 +285,11 @@ def _graph(
     return graph, plan.summary
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """One that will compute in 8 bits: a convolution, a linear layer or a pool."""
-
-    node: fx.Node
-    module: nn.Module
-
-
 class Int8Plan:
-    """A traced network, and the calibration set that decides about its scales."""
+    """A traced network, and the calibration set that decides about its scales.
+
+    ``layers`` will compute in 8 bits: convolutions, linear layers and pools.
+    """
 
     def __init__(
         self, model: nn.Module, fused: Fused, rows: torch.Tensor, typical: int, agreement: float
@@ -305,21 +302,21 @@ class Int8Plan:
         self._typical = typical
         self._agreement = agreement
         self._graph = fused.graph
-        self.layers = list(self._find_layers())
+        self.layers: dict[fx.Node, nn.Module] = {}
+        self._find_layers()
         self._content: dict[str, Any] = {}
-        self._builder: _Builder | None = None
+        self._quantised: dict[fx.Node, nn.Module] = {}
 
-    def _find_layers(self) -> Iterator[Layer]:
-        taken: set[fx.Node] = set()
+    def _find_layers(self) -> None:
         for node in self._graph.graph.nodes:
             module = self._graph.get_submodule(node.target) if node.op == "call_module" else None
             if module is None or node.kwargs:
                 continue
-            pools = type(module) is nn.MaxPool2d and node.args[0] in taken and not module.return_indices
+            pools = type(module) is nn.MaxPool2d and not module.return_indices
+            if pools and isinstance(self.layers.get(_input(node)), nn.Linear | None):
+                continue
             if pools or type(module) is FusedConvolution or _is_linear(module):
-                if not isinstance(module, nn.Linear):
-                    taken.add(node)
-                yield Layer(node, module)
+                self.layers[node] = module
 
     # -- what a file keeps
 
@@ -331,39 +328,34 @@ class Int8Plan:
 
     def make(self) -> dict[str, Any]:
         """Scales of all values, and the layers' weights."""
-        for name, source in self._fused.sources.items():
-            module = self._graph.get_submodule(name)
-            assert isinstance(module, FusedConvolution)  # noqa: S101 - so it was named
-            module.put(*source.fold())
+        self._fused.use_dense_weights()
         ranges = _Ranges(self._graph)
         for chunk in _chunks(self._rows):
             ranges.run(chunk)
         scales = {name: Scale.of(*each) for name, each in ranges.ranges.items()}
-        for layer in self.layers:
-            if isinstance(layer.module, nn.MaxPool2d):
-                scales[layer.node.name] = scales[_node(layer.node.args[0]).name]
+        weights = {}
+        for node, module in self.layers.items():
+            source = _input(node).name
+            if isinstance(module, nn.MaxPool2d):
+                scales[node.name] = scales[source]
+            else:
+                shape = [self._typical, *ranges.shapes[source]]
+                weights[node.name] = self._weight(node, module, scales[source], shape)
         self._content = {
             "scales": {name: [scale.step, scale.zero] for name, scale in scales.items()},
-            "weights": {
-                layer.node.name: self._weight(layer, scales[_node(layer.node.args[0]).name], ranges.shapes)
-                for layer in self.layers
-                if not isinstance(layer.module, nn.MaxPool2d)
-            },
+            "weights": weights,
             "said": "",
             "refused": False,
         }
         return self._content
 
-    def _weight(self, layer: Layer, into: Scale, shapes: Mapping[str, list[int]]) -> dict[str, Any]:
-        shape = [self._typical, *shapes[_node(layer.node.args[0]).name]]
-        if isinstance(layer.module, FusedConvolution):
-            dense, bias = self._fused.sources[str(layer.node.target)].fold()
+    def _weight(self, node: fx.Node, module: Any, into: Scale, shape: list[int]) -> dict[str, Any]:
+        if isinstance(module, FusedConvolution):
+            dense, bias = self._fused.sources[str(node.target)].fold()
             weight = Weight.of(dense)
-            packed = pack_convolution(weight, layer.module.geometry, into, shape)
+            packed = pack_convolution(weight, module.geometry, into, shape)
         else:
-            assert isinstance(layer.module, nn.Linear)  # noqa: S101 - pools have no weight
-            dense, bias = layer.module.weight.detach(), layer.module.bias
-            weight = Weight.of(dense)
+            weight, bias = Weight.of(module.weight.detach()), module.bias
             packed = pack_linear(weight)
         return {
             "weight": storable(packed),
@@ -378,10 +370,9 @@ class Int8Plan:
         self.summary, self.refused = content["said"], content["refused"]
         if self.refused:
             return self._graph
-        builder = _Builder(self._graph, {layer.node: layer.module for layer in self.layers}, content)
-        graph = builder.build()
-        self._builder = builder
-        return graph
+        builder = _Builder(self._graph, self.layers, content)
+        self._quantised = builder.layers
+        return builder.build()
 
     # -- whether it is as good
 
@@ -407,8 +398,7 @@ class Int8Plan:
         self._content |= {"said": self.summary, "refused": self.refused}
 
     def _worst(self) -> str:
-        assert self._builder is not None  # noqa: S101 - the graph was made
-        errors = _Errors(self._graph, self._builder.layers)
+        errors = _Errors(self._graph, self._quantised)
         errors.run(next(_chunks(self._rows)))
         node, error = max(errors.errors.items(), key=lambda each: each[1])
         return f"most of it is lost in {self._own_name(node)}, whose output is off by {error:.0%}"
@@ -446,41 +436,37 @@ class _Builder:
         return fx.GraphModule(self._root, self._graph)
 
     def _layer(self, node: fx.Node, plain: nn.Module) -> None:
-        module = self._module(node, plain)
+        inputs: Any = node.args
+        module = self._module(node, plain, [self._scales[each.name] for each in inputs])
         self.layers[node] = module
-        inputs = tuple(self._eight(_node(each)) for each in node.args)
-        made = self._call(f"int8_{node.name}", module, inputs)
+        made = self._call(f"int8_{node.name}", module, tuple(map(self._eight, inputs)))
         in_floats = isinstance(module, QuantisedLayer) and module.out is None
         (self._floats if in_floats else self._eights)[node] = made
 
-    def _module(self, node: fx.Node, plain: nn.Module) -> nn.Module:
+    def _module(self, node: fx.Node, plain: nn.Module, scales: list[Scale]) -> nn.Module:
         if isinstance(plain, nn.MaxPool2d):
             return QuantisedPool(plain)
-        into = self.scale(_node(node.args[0]))
+        into, *others = scales
         layer: QuantisedLayer
         if isinstance(plain, FusedConvolution):
-            other = self.scale(_node(node.args[1])) if len(node.args) == 2 else None
-            stays = other is not None or any(user in self._plain_layers for user in node.users)
-            layer = QuantisedConvolution(plain, into, self.scale(node) if stays else None, other)
+            stays = others or any(user in self._plain_layers for user in node.users)
+            out = self._scales[node.name] if stays else None
+            layer = QuantisedConvolution(plain, into, out, *others)
         else:
             layer = QuantisedLinear(into, None)
         parts = self._weights[node.name]
         layer.put(restored(parts["weight"]), parts["steps"], parts["bias"], owner=parts["weight"])
         return layer
 
-    def scale(self, node: fx.Node) -> Scale:
-        """The scale of the value of a node."""
-        return self._scales[node.name]
-
     def _eight(self, node: fx.Node) -> fx.Node:
         if node not in self._eights:
-            module = Quantise(self.scale(node))
+            module = Quantise(self._scales[node.name])
             self._eights[node] = self._call(f"quantise_{node.name}", module, (self._floats[node],))
         return self._eights[node]
 
     def _float(self, node: fx.Node) -> fx.Node:
         if node not in self._floats:
-            module = Dequantise(self.scale(node))
+            module = Dequantise(self._scales[node.name])
             self._floats[node] = self._call(f"dequantise_{node.name}", module, (self._eights[node],))
         return self._floats[node]
 
@@ -489,13 +475,12 @@ class _Builder:
         return self._graph.call_module(name, inputs)
 
 
-class _Ranges(fx.Interpreter):
-    """Runs a graph in float32 and notes the range and the shape of rows of every value."""
+class _Ranges(ValueShapes):
+    """Runs a graph in float32 and notes the range of every value, too."""
 
     def __init__(self, graph: fx.GraphModule) -> None:
         super().__init__(graph)
         self.ranges: dict[str, tuple[float, float]] = {}
-        self.shapes: dict[str, list[int]] = {}
 
     def run_node(self, n: fx.Node) -> Any:
         """Run a node, and note what it computed."""
@@ -504,7 +489,6 @@ class _Ranges(fx.Interpreter):
             low, high = map(float, value.aminmax())
             before = self.ranges.get(n.name, (low, high))
             self.ranges[n.name] = min(low, before[0]), max(high, before[1])
-            self.shapes[n.name] = list(value.shape[1:])
         return value
 
 
@@ -581,9 +565,9 @@ def _agreeing(actual: torch.Tensor, expected: torch.Tensor) -> float:
     return float(same.flatten(1).float().mean(1).sum() if same.dim() > 1 else same.float().sum())
 
 
-def _node(value: Any) -> fx.Node:
-    assert isinstance(value, fx.Node)  # noqa: S101 - inputs of layers are values
-    return value
+def _input(node: fx.Node) -> fx.Node:
+    """The value that a layer gets."""
+    return node.all_input_nodes[0]
 
 
 MOST_ROWS = 128

@@ -19,7 +19,7 @@ from torch import fx, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from modelserver_handlers.errors import first_line
-from modelserver_handlers.networks.fusion import fuse
+from modelserver_handlers.networks.fusion import trace
 from modelserver_handlers.networks.precision import full, half, is_eager
 from modelserver_handlers.networks.prepared import FusedPlan, ready_graph
 
@@ -39,13 +39,19 @@ def optimize(model: Any, shape: Sequence[int], precision: str = "fp32", rows: in
     """
     if isinstance(getattr(model, "forward", None), FastForward):
         return True
-    reason = unsuited(model)
-    if reason is None:
-        started = time.perf_counter()
-        reason = _install(model, tuple(shape), precision, rows)
-        if reason is None:
-            logger.info("Optimised the network in %.1f s (%s)", time.perf_counter() - started, precision)
-            return True
+    started = time.perf_counter()
+    try:
+        with torch.inference_mode():
+            graph = _checked_graph(model, tuple(shape), precision, rows)
+    except NotAsGoodError as error:
+        reason = str(error)
+    except Exception as error:  # whatever user code or an operator of this torch raises
+        logger.debug("Optimising failed", exc_info=True)
+        reason = f"optimising it failed with {type(error).__name__}: {first_line(error)}"
+    else:
+        model.forward = FastForward(model, graph, precision)
+        logger.info("Optimised the network in %.1f s (%s)", time.perf_counter() - started, precision)
+        return True
     logger.info("The network runs as it is: %s", reason)
     return False
 
@@ -60,23 +66,6 @@ def unsuited(model: Any) -> str | None:
         return "it has hooks"
     if any(tensor.device.type != "cpu" for tensor in model.state_dict().values()):
         return "it is not on the processor"
-    return None
-
-
-def _install(model: nn.Module, shape: tuple[int, ...], precision: str, rows: int) -> str | None:
-    if not torch._C._has_mkldnn or not torch.backends.mkldnn.enabled:
-        return "this torch has no oneDNN"
-    if len(shape) != 3:
-        return "its inputs are not pictures"
-    try:
-        with torch.inference_mode():
-            graph = _checked_graph(model, shape, precision, rows)
-    except NotAsGoodError as reason:
-        return str(reason)
-    except Exception as error:  # whatever user code or an operator of this torch raises
-        logger.debug("Optimising failed", exc_info=True)
-        return f"optimising it failed with {type(error).__name__}: {first_line(error)}"
-    model.forward = FastForward(model, graph, precision)
     return None
 
 
@@ -95,8 +84,14 @@ def _checked_graph(model: nn.Module, shape: tuple[int, ...], precision: str, row
             raise NotAsGoodError(f"optimised, its outputs would differ by {difference:.1e} of the largest")
         logger.info("The optimised network's outputs differ by %.1e of the largest", difference)
 
-    fused = fuse(model)
-    if fused is None:
+    if reason := unsuited(model):
+        raise NotAsGoodError(reason)
+    if not torch._C._has_mkldnn or not torch.backends.mkldnn.enabled:
+        raise NotAsGoodError("this torch has no oneDNN")
+    if len(shape) != 3:
+        raise NotAsGoodError("its inputs are not pictures")
+    fused = trace(model)
+    if fused is None or not fused.sources:
         raise NotAsGoodError("it has no convolutions that can be joined with what follows them")
     typical = 1 if rows == 1 else TYPICAL_ROWS
     return ready_graph(FusedPlan(model, fused, (typical, *shape), precision), check)
@@ -131,9 +126,7 @@ def _tensor_deviation(one: Any, other: Any) -> float:
         return 0.0
     scale = float(other.double().abs().max())
     difference = float((one.double() - other.double()).abs().max())
-    if not math.isfinite(difference) or not math.isfinite(scale):
-        return float("inf")
-    return difference / scale if scale else float("inf")
+    return difference / scale if scale and math.isfinite(difference + scale) else float("inf")
 
 
 def _depends_on_rows(outputs: Any) -> bool:

@@ -19,7 +19,7 @@ import torch
 from torch import fx, nn
 
 from modelserver_handlers.networks import cache
-from modelserver_handlers.networks.fusion import Fused, FusedConvolution, Geometry
+from modelserver_handlers.networks.fusion import Fused, Geometry, ValueShapes, fused_convolution
 from modelserver_handlers.networks.precision import half, statistics_of
 
 _LAYOUT_MKLDNN = 3  # c10::Layout
@@ -28,7 +28,7 @@ _LAYOUT_MKLDNN = 3  # c10::Layout
 def pack(weight: torch.Tensor, geometry: Geometry, input_shape: Sequence[int]) -> torch.Tensor:
     """A dense weight (out x in/groups x height x width) in oneDNN's layout for inputs of about that shape."""
     packed: torch.Tensor = torch.ops.mkldnn._reorder_convolution_weight(
-        weight.contiguous(memory_format=torch.channels_last), *geometry.arguments(), list(input_shape)
+        weight.contiguous(memory_format=torch.channels_last), *geometry, list(input_shape)
     )
     return packed
 
@@ -161,16 +161,27 @@ class FusedPlan:
 
     def make(self) -> dict[str, Any]:
         """The convolutions' weights in oneDNN's layout, and other layers' tensors if they differ."""
-        shapes = _input_shapes(self)
+        graph, shapes = self.fused.graph, self._input_shapes()
         convolutions = {}
         for name, source in self.fused.sources.items():
             weight, bias = source.fold()
-            geometry = _convolution(self.fused.graph, name).geometry
+            geometry = fused_convolution(graph, name).geometry
             convolutions[name] = {
                 "weight": storable(pack(self._convert(weight), geometry, shapes[name])),
                 "bias": None if bias is None else self._convert(bias).clone(),
             }
-        return {"convolutions": convolutions, "rest": _rest(self)}
+        others = {} if self.precision == "fp32" else _own_tensors(graph)
+        rest = {name: half(tensor.detach()) for name, tensor in others.items()}
+        return {"convolutions": convolutions, "rest": rest}
+
+    def _input_shapes(self) -> dict[str, list[int]]:
+        """The shape of each fused convolution's input, known after running the network with dense weights."""
+        graph, (rows, *shape) = self.fused.graph, self.batch_shape
+        self.fused.use_dense_weights()
+        values = ValueShapes(graph)
+        values.run(torch.zeros(1, *shape).contiguous(memory_format=torch.channels_last))
+        nodes = [node for node in graph.graph.nodes if node.target in self.fused.sources]
+        return {node.target: [rows, *values.shapes[node.args[0].name]] for node in nodes}
 
     def filled(self, content: Mapping[str, Any]) -> fx.GraphModule:
         """The graph with these tensors; the plain network's own layers stay as they are."""
@@ -181,7 +192,7 @@ class FusedPlan:
             graph = copy.deepcopy(graph, replaced)
         for name, parts in content["convolutions"].items():
             weight = parts["weight"]
-            _convolution(graph, name).put(restored(weight), parts["bias"], owner=weight)
+            fused_convolution(graph, name).put(restored(weight), parts["bias"], owner=weight)
         return graph
 
     def _convert(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -206,37 +217,6 @@ def restored(weight: Any) -> torch.Tensor:
     return from_bytes(weight) if isinstance(weight, dict) else weight
 
 
-def _input_shapes(plan: FusedPlan) -> dict[str, list[int]]:
-    """The shape of each fused convolution's input, found by running the network with dense weights."""
-    for name, source in plan.fused.sources.items():
-        _convolution(plan.fused.graph, name).put(*source.fold())
-    finder = _ShapeFinder(plan.fused.graph)
-    rows, *shape = plan.batch_shape
-    finder.run(torch.zeros(1, *shape).contiguous(memory_format=torch.channels_last))
-    return {name: [rows, *sizes] for name, sizes in finder.shapes.items()}
-
-
-class _ShapeFinder(fx.Interpreter):
-    """Runs a graph and notes the inputs of its fused convolutions."""
-
-    def __init__(self, graph: fx.GraphModule) -> None:
-        super().__init__(graph)
-        self.shapes: dict[str, list[int]] = {}
-
-    def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """Call the module, and note the shape of its input."""
-        if target.startswith("fused_"):
-            self.shapes[target] = list(args[0].shape[1:])
-        return super().call_module(target, args, kwargs)
-
-
-def _rest(plan: FusedPlan) -> dict[str, torch.Tensor]:
-    """The other layers' tensors, if the precision makes them differ from the plain network's."""
-    if plan.precision == "fp32":
-        return {}
-    return {name: half(tensor.detach()) for name, tensor in _own_tensors(plan.fused.graph).items()}
-
-
 def _own_tensors(graph: fx.GraphModule) -> dict[str, torch.Tensor]:
     statistics = statistics_of(graph)
     named = (*graph.named_parameters(), *graph.named_buffers())
@@ -245,9 +225,3 @@ def _own_tensors(graph: fx.GraphModule) -> dict[str, torch.Tensor]:
 
 def _like(original: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     return nn.Parameter(tensor, requires_grad=False) if isinstance(original, nn.Parameter) else tensor
-
-
-def _convolution(graph: fx.GraphModule, name: str) -> FusedConvolution:
-    module = graph.get_submodule(name)
-    assert isinstance(module, FusedConvolution)  # noqa: S101 - so it was named
-    return module

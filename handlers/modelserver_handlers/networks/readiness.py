@@ -16,7 +16,7 @@ import torch
 
 from modelserver_handlers.errors import ModelLoadError, first_line
 from modelserver_handlers.handler_options import NetworkOptions
-from modelserver_handlers.networks.ahead import Compiled, compile_ahead, install
+from modelserver_handlers.networks.ahead import Compiled, CompiledForward, compile_ahead
 from modelserver_handlers.networks.compilation import compile_arguments, compile_model, finds_compiler
 from modelserver_handlers.networks.cuda_graphs import batch_sizes
 from modelserver_handlers.networks.int8 import NotInt8Error, has, is_able, quantise
@@ -75,7 +75,9 @@ def warm_up(
             raise kind(f"Warming up with batches of {size} failed on the GPU: {failure}")
         else:
             shortage = failure
-            _release_memory()
+            # The memory of the failed batch.
+            gc.collect()
+            torch.cuda.empty_cache()
     if shortage:
         warn(f"Batches of {batch_size} do not fit into the GPU's memory, those of {largest} do: {shortage}")
     logger.info("Warmed up with %d batch sizes in %.1f s", done, time.perf_counter() - started)
@@ -95,12 +97,6 @@ def _failure(run: Callable[[torch.Tensor], Any], rows: torch.Tensor, device: tor
         logger.debug("Warming up with %d rows failed", len(rows), exc_info=True)
         return f"{type(error).__name__}: {first_line(error)}"
     return ""
-
-
-def _release_memory() -> None:
-    """Return the memory of a failed batch to the GPU."""
-    gc.collect()
-    torch.cuda.empty_cache()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +138,9 @@ def make_ready(  # noqa: PLR0917 - all that there is to know
     if options.precision == "int8":
         used = _in_int8(model, batches, device, calibration)
         if used == "int8":
-            options = replace(options, optimize=False)
-            document = {}
-        options = replace(options, precision="fp32" if used == "int8" else used)
+            options, document = replace(options, optimize=False, precision="fp32"), {}
+        else:
+            options = replace(options, precision=used)
     return _NetworkPreparation(model, options, document, batches, device, warn).ready()
 
 
@@ -210,7 +206,8 @@ class _NetworkPreparation:
             model = use_bf16(model)
         if ahead is not None:
             # The optimised network is as fast with a single row, and made for it.
-            install(model, replace(ahead, lone=ahead.lone and (not optimised or batches.size == 1)))
+            lone = ahead.lone and (not optimised or batches.size == 1)
+            model.forward = CompiledForward(model, replace(ahead, lone=lone))
         self._runs(model)
         return model
 

@@ -24,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from modelserver_handlers.errors import ModelLoadError, first_line
-from modelserver_handlers.networks.exported import compute_in_parts, fixed_rows, with_signature
+from modelserver_handlers.networks.exported import network_of
 from modelserver_handlers.networks.modules import import_file, list_classes_from_module, require_file
 
 if TYPE_CHECKING:
@@ -236,12 +236,7 @@ def _load_program(path: Path, device: torch.device) -> Any:
         from torch.export.passes import move_to_device_pass  # noqa: PLC0415 - only where a device is used
 
         program = move_to_device_pass(program, device)
-    network = program.module()
-    named = {node.name: node.meta.get("val") for node in program.graph.nodes}
-    rows = fixed_rows(getattr(named.get(name), "shape", ()) for name in program.graph_signature.user_inputs)
-    if rows is not None:
-        compute_in_parts(network, rows)
-    return with_signature(network, program)
+    return network_of(program)
 
 
 def _load_package(path: Path, device: torch.device) -> Any:

@@ -12,6 +12,7 @@ import torch
 from PIL import Image, UnidentifiedImageError
 
 from modelserver_handlers.errors import BadInput
+from modelserver_handlers.texts import value_in
 
 Size = tuple[int, int]  # width, height
 
@@ -23,7 +24,7 @@ def picture_input(row: Any) -> bytes | torch.Tensor:
     (a ``data:`` URL too) or nested lists of numbers.
     """
     if isinstance(row, Mapping):
-        return picture_input(_value_in(row))
+        return picture_input(value_in(row, "picture")[1])
     if isinstance(row, (bytes, bytearray, memoryview)):
         return bytes(row)
     if isinstance(row, str):
@@ -33,15 +34,6 @@ def picture_input(row: Any) -> bytes | torch.Tensor:
     if isinstance(row, (list, tuple)):
         return _from_numbers(row)
     raise BadInput(f"a picture cannot be made of a {_json_name(row)}")
-
-
-def _value_in(row: Mapping[Any, Any]) -> Any:
-    for key in ("data", "body", "b64"):
-        value = row.get(key)
-        if isinstance(value, torch.Tensor) or value:
-            return value
-    fields = ", ".join(repr(str(key)) for key in list(row)[:5]) or "none"
-    raise BadInput(f"no picture: 'data', 'body' and 'b64' are missing or empty (fields sent: {fields})")
 
 
 def _from_base64(text: str) -> bytes:

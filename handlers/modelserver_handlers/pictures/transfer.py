@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
 
 import torch
 
@@ -16,18 +15,10 @@ from modelserver_handlers.errors import BadInput
 from modelserver_handlers.pictures.classic import ClassicProcessing
 
 
-class CropBuffer(Protocol):
-    """Collects the crops of a batch from several threads."""
-
-    def put(self, place: int, pixels: torch.Tensor) -> None:
-        """A crop (height x width x 3 of uint8) for one place; each place is written once."""
-
-    def finish(self, places: Sequence[int]) -> torch.Tensor:
-        """The normalised crops of these places, n x 3 x height x width of float."""
-
-
 def join(
-    buffer: CropBuffer, outcomes: Sequence[torch.Tensor | BadInput | None], device: torch.device | None
+    buffer: HostCropBuffer | DeviceCropBuffer,
+    outcomes: Sequence[torch.Tensor | BadInput | None],
+    device: torch.device | None,
 ) -> torch.Tensor:
     """One tensor of all rows but the bad ones, on the device; empty if all are bad.
 
@@ -43,18 +34,18 @@ def join(
 
 
 class HostCropBuffer:
-    """Collects crops in the CPU's memory; each is normalised by the thread that puts it."""
+    """Collects crops, from several threads, in the CPU's memory; each is normalised by its thread."""
 
     def __init__(self, processing: ClassicProcessing, size: int) -> None:
         self._processing = processing
         self._batch = torch.empty(size, 3, processing.crop, processing.crop)
 
     def put(self, place: int, pixels: torch.Tensor) -> None:
-        """See CropBuffer."""
+        """A crop (height x width x 3 of uint8) for one place; each place is written once."""
         self._processing.write(pixels, self._batch[place])
 
     def finish(self, places: Sequence[int]) -> torch.Tensor:
-        """See CropBuffer."""
+        """The normalised crops of these places, n x 3 x height x width of float."""
         return self._batch if len(places) == len(self._batch) else self._batch[list(places)]
 
 
@@ -84,8 +75,8 @@ class CopyStream:
 
 
 class DeviceCropBuffer:
-    """Collects crops in pinned memory, copies them to the GPU at once and normalises them there; ``order`` is
-    the memory format of the batch.
+    """As HostCropBuffer, but collects them in pinned memory, copies them to the GPU at once and normalises
+    them there; ``order`` is the memory format of the batch.
     """
 
     def __init__(
@@ -102,7 +93,7 @@ class DeviceCropBuffer:
         self._decoded: dict[int, torch.Tensor] = {}
 
     def put(self, place: int, pixels: torch.Tensor) -> None:
-        """See CropBuffer."""
+        """A crop for one place; each place is written once."""
         self._staging[place].copy_(pixels)
 
     def put_on_device(self, places: Sequence[int], crops: Callable[[], Sequence[torch.Tensor]]) -> None:
@@ -112,7 +103,7 @@ class DeviceCropBuffer:
                 self._decoded.update(zip(places, crops(), strict=True))
 
     def finish(self, places: Sequence[int]) -> torch.Tensor:
-        """See CropBuffer. Returns when the batch has arrived: any stream may use it."""
+        """The normalised crops of these places. Returns when they have arrived: any stream may use them."""
         with self._stream.working():
             pixels = self._on_device(places)
             batch = self._processing.normalise(pixels).contiguous(memory_format=self._order)

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeAlias, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from modelserver_handlers.arrays import datatype_of
 from modelserver_handlers.typed.reading import dtype_of, is_array, is_pydantic, is_tensor
 
 Schema: TypeAlias = dict[str, Any]
@@ -21,8 +22,6 @@ _ANY: Final = -1
 _NUMBERS: Final = {bool: "BOOL", int: "INT64", float: "FP64"}
 _LISTS: Final = (list, Sequence, Iterable)
 _ARRAY: Final[Schema] = {"description": "A number, or numbers in nested lists."}
-# Where names of numpy and torch differ from the protocol's by more than the case of their letters.
-_FLOATS: Final = {"bfloat16": "BF16", "float16": "FP16", "float32": "FP32", "float64": "FP64"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +107,7 @@ def _datatype_of(annotation: Any) -> str:
 
 def datatype_named(name: str) -> str:
     """The protocol's name of a datatype of numpy or torch."""
-    return _FLOATS.get(name, name.upper())
+    return datatype_of(name) or name.upper()
 
 
 def _schema_of(annotation: Any) -> tuple[Schema | None, dict[str, Schema]]:

@@ -27,7 +27,7 @@ def test_event_of_a_text_is_that_of_any_event(chat, text):
 
 def test_stream_has_one_id():
     writer = ReplyWriter("r", "m", chat=True)
-    usage = TokenUsage.of(2, 3)
+    usage = TokenUsage(2, 3, 5)
     events = [writer.role(), writer.text("a"), writer.event(0, {}, "stop"), writer.usage(usage)]
     documents = [content(event) for event in events]
 
@@ -48,7 +48,7 @@ def test_stream_has_one_id():
 )
 def test_whole_answer_has_its_choices(chat, field):
     writer = ReplyWriter("r", "m", chat=chat)
-    whole = json.loads(writer.whole([writer.choice(0, "a", "length")], TokenUsage.of(1, 1)))
+    whole = json.loads(writer.whole([writer.choice(0, "a", "length")], TokenUsage(1, 1, 2)))
 
     assert whole["choices"] == [{"index": 0, "logprobs": None, "finish_reason": "length", **field}]
     assert whole["usage"] == {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}

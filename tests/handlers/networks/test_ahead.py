@@ -9,7 +9,7 @@ import torch
 from tests.handlers.networks.conftest import Net
 
 from modelserver_handlers.networks import ahead
-from modelserver_handlers.networks.ahead import Compiled, compile_ahead, install
+from modelserver_handlers.networks.ahead import Compiled, CompiledForward, compile_ahead
 
 SHAPE = (3, 16, 16)
 NEEDS_COMPILER = pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
@@ -40,7 +40,7 @@ def fake(**more):
 
 def test_installed_code_answers():
     net = Net()
-    install(net, fake())
+    net.forward = CompiledForward(net, fake())
 
     with torch.inference_mode():
         assert (net(rows()) == -1).all()
@@ -76,7 +76,9 @@ def test_rows_are_laid_out_first():
     """Code reads memory as if rows followed each other."""
     seen = []
     net = Net()
-    install(net, Compiled(lambda batch: seen.append(batch.is_contiguous()), SHAPE, lone=True, several=True))
+    net.forward = CompiledForward(
+        net, Compiled(lambda batch: seen.append(batch.is_contiguous()), SHAPE, True, True)
+    )
     with torch.inference_mode():
         net(rows().contiguous(memory_format=torch.channels_last))
 

@@ -42,7 +42,7 @@ def steps_off(actual, expected, scale):
 
 def plain_convolution(activation, groups=1, *, adds=False):
     """8 to 8 channels, 3 x 3, padded."""
-    plain = FusedConvolution(Geometry((1, 1), (1, 1), (1, 1), groups), activation, adds)
+    plain = FusedConvolution(Geometry([1, 1], [1, 1], [1, 1], groups), activation, adds)
     plain.put(numbers(8, 8 // groups, 3, 3, seed=1) / 10, numbers(8, seed=2))
     return plain
 
@@ -122,7 +122,7 @@ def test_a_second_term_is_added(activation, in_place):
     rows, other = numbers(2, 8, 5, 5), numbers(2, 8, 5, 5, seed=5)
     expected = plain(rows, other)
     if in_place:
-        plain.write_in_place()
+        plain.in_place = True
     scale = int8.Scale.of(-9.0, 9.0)
     layer = quantised(plain, scale, INTO)
     with torch.inference_mode():

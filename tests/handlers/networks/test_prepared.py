@@ -11,7 +11,7 @@ from modelserver_handlers.networks import prepared
 from modelserver_handlers.networks.fusion import Geometry
 from modelserver_handlers.networks.optimize import deviation, optimize
 
-GEOMETRY = Geometry((1, 1), (2, 1), (1, 1), 2)
+GEOMETRY = Geometry([1, 1], [2, 1], [1, 1], 2)
 
 
 @pytest.mark.skipif(not prepared.can_share(), reason="this torch cannot make packed weights of bytes")
@@ -25,9 +25,7 @@ def test_bytes_make_the_same_weight(dtype):
     made = prepared.from_bytes(parts)
 
     def convolve(with_weight):
-        return torch.ops.mkldnn._convolution_pointwise(
-            rows, with_weight, None, *GEOMETRY.arguments(), "none", [], ""
-        )
+        return torch.ops.mkldnn._convolution_pointwise(rows, with_weight, None, *GEOMETRY, "none", [], "")
 
     assert torch.ops.mkldnn.data_ptr(made) == parts["content"].data_ptr()
     assert torch.equal(convolve(made), convolve(original))
