@@ -327,7 +327,7 @@ class BaseHandler:
         if self._is_describe():
             return [self.describe_handle()]
         started = inferred = time.perf_counter()
-        rejected = _rejections(context)
+        rejected: Mapping[int, Any] = getattr(context, "_ms_rejections", None) or {}
         if rejected and len(rejected) >= len(data):
             answers: Any = []
         elif self._is_explain():
@@ -423,11 +423,6 @@ def _target(row: Mapping[str, Any]) -> int:
         return int(bytes(target) if isinstance(target, (bytes, bytearray)) else target)
     except (TypeError, ValueError):
         raise PredictionException("target must be a whole number: the class to explain", 400) from None
-
-
-def _rejections(context: Any) -> Mapping[int, Any]:
-    rejections: Mapping[int, Any] = getattr(context, "_ms_rejections", None) or {}
-    return rejections
 
 
 def _without(data: Any, rejected: Mapping[int, Any]) -> list[Any]:

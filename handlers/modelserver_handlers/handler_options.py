@@ -35,7 +35,7 @@ def _checked(
     settings: Mapping[str, Any], key: str, default: Any, allows: Callable[[Any], bool], what: str
 ) -> Any:
     value = settings.get(key, default)
-    if not allows(value):
+    if key in settings and not allows(value):
         raise ModelLoadError(f"handler: {key} must be {what}, got {value!r}")
     return value
 

@@ -11,16 +11,12 @@ import torch
 from modelserver_handlers.handler_options import whole_number
 from modelserver_handlers.labels import map_class_to_label
 from modelserver_handlers.pictures.classic import (
-    MEAN,
-    STD,
     ClassicProcessing,
     classic_processing,
     configured_processing,
 )
 from modelserver_handlers.vision import VisionHandler
 from modelserver_handlers.zoo import Network, NetworkSpec, build_network
-
-__all__ = ["MEAN", "STD", "ImageClassifier", "classic_processing"]
 
 
 class ImageClassifier(VisionHandler):
@@ -49,14 +45,13 @@ class ImageClassifier(VisionHandler):
 
     def _ms_choose_processing(self) -> None:
         settings = self._ms_handler_settings()
-        if "topk" in settings:
-            self.topk = whole_number(settings, "topk", 5)
-        configured = configured_processing(settings)
-        if configured is not None:
-            self._ms_process_with(configured)
-        elif self._ms_network is not None and self._ms_network.transforms is not None:
+        self.topk = whole_number(settings, "topk", self.topk)
+        processing: Callable[[Any], Any] | None = configured_processing(settings)
+        if processing is None and self._ms_network is not None:
             preset = self._ms_network.transforms
-            self._ms_process_with(ClassicProcessing.of_preset(preset) or preset)
+            processing = ClassicProcessing.of_preset(preset) or preset
+        if processing is not None:
+            self.image_processing, self.picture_mode = processing, "RGB"
 
     def postprocess(self, data: torch.Tensor) -> list[Any]:
         """Logits (n x classes) to one ``{label: probability}`` per row."""
@@ -75,7 +70,3 @@ class ImageClassifier(VisionHandler):
         if self._ms_network is None or (Path(model_dir) / "index_to_name.json").is_file():
             return super()._ms_load_labels(model_dir)
         return {str(number): label for number, label in enumerate(self._ms_network.labels)} or None
-
-    def _ms_process_with(self, processing: Callable[[Any], torch.Tensor]) -> None:
-        self.image_processing = processing
-        self.picture_mode = "RGB"

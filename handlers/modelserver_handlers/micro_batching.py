@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -137,9 +138,7 @@ class MicroBatching:
 
     def _phase(self, phase: int, part: _Part, value: Any) -> Any:
         context = getattr(self.handler, "context", None)
-        count_from = getattr(context, "_ms_count_from", None)
-        if count_from is None:
-            return getattr(self.handler, HANDLER_METHODS[phase])(value)
+        count_from = getattr(context, "_ms_count_from", nullcontext)
         with count_from(part.first):
             return getattr(self.handler, HANDLER_METHODS[phase])(value)
 

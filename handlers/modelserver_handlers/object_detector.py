@@ -35,9 +35,7 @@ class ObjectDetector(VisionHandler):
     image_processing: Callable[[Any], Any] = transforms.ToTensor()
 
     def _ms_choose_processing(self) -> None:
-        settings = self._ms_handler_settings()
-        if "threshold" in settings:
-            self.threshold = probability(settings, "threshold", 0.5)
+        self.threshold = probability(self._ms_handler_settings(), "threshold", self.threshold)
 
     def _ms_join(self, tensors: list[torch.Tensor]) -> Any:
         if all(tensor.shape == tensors[0].shape for tensor in tensors):

@@ -63,9 +63,7 @@ class TextHandler(BaseHandler):
         super().initialize(context)
         folder = Path(str(context.system_properties.get("model_dir")))
         self.source_vocab = load_vocabulary(_inside(folder, self.get_source_vocab_path()))
-        settings = handler_settings(self.model_yaml_config)
-        if "ngrams" in settings:
-            self.ngrams = whole_number(settings, "ngrams", 2)
+        self.ngrams = whole_number(handler_settings(self.model_yaml_config), "ngrams", self.ngrams)
 
     def get_source_vocab_path(self, ctx: Any = None) -> str:
         """The vocabulary's file in the archive: the manifest's ``sourceVocab``, else ``source_vocab.pt``."""

@@ -20,7 +20,7 @@ from modelserver_handlers.handler_options import NVJPEG, NetworkOptions, VisionO
 from modelserver_handlers.networks.cuda_graphs import BatchGraphs, batch_sizes, record_graphs
 from modelserver_handlers.networks.insights import captum_attributions, integrated_gradients
 from modelserver_handlers.networks.precision import is_eager
-from modelserver_handlers.pictures.classic import ClassicProcessing
+from modelserver_handlers.pictures.classic import ClassicProcessing, resized
 from modelserver_handlers.pictures.nvjpeg import JpegDecoder, start_decoder
 from modelserver_handlers.pictures.pictures import open_picture, picture_input
 from modelserver_handlers.pictures.transfer import CopyStream, DeviceCropBuffer, HostCropBuffer, join
@@ -149,7 +149,7 @@ class VisionHandler(BaseHandler):
         else:
             buffer = DeviceCropBuffer(processing, len(rows), self._ms_copies, self._ms_order)
             decoded = self._ms_decode_on_gpu(rows, processing, buffer)
-        enough = processing.resized_size if self._ms_options.fast_decode else None
+        enough = partial(resized, resize=processing.resize) if self._ms_options.fast_decode else None
         mode = self._ms_mode()
 
         def put_crop(place: int, encoded: bytes) -> torch.Tensor | None:

@@ -10,6 +10,7 @@ import re
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -70,18 +71,16 @@ def import_class(class_name: str, module_prefix: str | None = None) -> Any:
         raise ImportError(f"class:{name} not found in module:{module_name}.") from None
 
 
+@dataclass(eq=False)
 class ModelService:
     """A handler that knows its model's name, folder and manifest."""
 
-    def __init__(
-        self, model_name: str, model_dir: str, manifest: dict[str, Any], gpu: int | None = None
-    ) -> None:
-        self.model_name = model_name
-        self.model_dir = model_dir
-        self.manifest = manifest
-        self.gpu = gpu
-        self._context: Any = None
-        self._signature: Any = None
+    model_name: str
+    model_dir: str
+    manifest: dict[str, Any]
+    gpu: int | None = None
+    _context: Any = field(default=None, init=False, repr=False)
+    _signature: Any = field(default=None, init=False, repr=False)
 
     def initialize(self, context: Any) -> None:
         """Keep the context."""

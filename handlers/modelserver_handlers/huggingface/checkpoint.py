@@ -84,14 +84,14 @@ class Checkpoint:
         """The type of the weights in memory: a processor without bfloat16 computes in float32."""
         name = self.settings.get("dtype", "auto")
         if name == "auto" and self.device.type == "cpu":
-            stored = self.read_json("config.json")
             is_quick = has("avx512_bf16") or has("amx_tile")
-            name = (
-                "bfloat16"
-                if is_quick and "bfloat16" in (stored.get("dtype"), stored.get("torch_dtype"))
-                else "float32"
-            )
+            name = "bfloat16" if is_quick and "bfloat16" in self._stored_types() else "float32"
         return name if name == "auto" else getattr(torch, name)
+
+    def _stored_types(self) -> set[str]:
+        """The type of the weights in the file, by either of its names."""
+        stored = self.read_json("config.json")
+        return {str(stored.get(name)) for name in ("dtype", "torch_dtype")}
 
     def read_json(self, name: str) -> Any:
         """A file of the folder; empty if there is none."""
@@ -139,8 +139,7 @@ class Checkpoint:
             free, where = float(torch.cuda.mem_get_info(self.device)[0]), str(self.device)
         else:
             free, where = available_memory(), "this machine"
-            stored = self.read_json("config.json")
-            halves = {"bfloat16", "float16"}.intersection((stored.get("dtype"), stored.get("torch_dtype")))
+            halves = {"bfloat16", "float16"} & self._stored_types()
             needed *= 2 if halves and self.dtype is torch.float32 else 1
         if needed > free:
             raise ModelLoadError(

@@ -117,7 +117,7 @@ class TextGeneration(ChatModel):
             "attention_mask": torch.ones_like(inputs),
             "max_new_tokens": room,
             "streamer": tokens,
-            "stopping_criteria": [tokens.is_left],
+            "stopping_criteria": [tokens.may_stop],
             "pad_token_id": self._tokenizer.pad_token_id or next(iter(self._ends)) or 0,
             **_sampling(request),
         }
@@ -126,7 +126,7 @@ class TextGeneration(ChatModel):
         try:
             yield from _texts(self._tokenizer, tokens)
         finally:
-            tokens.leave()
+            tokens.is_left = True
             thread.join()
 
     def _generate(self, arguments: dict[str, Any], tokens: _Tokens, seed: int | None) -> None:
@@ -138,7 +138,7 @@ class TextGeneration(ChatModel):
                 self._network.generate(**arguments)
             tokens.end()
         except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
-            tokens.fail(error)
+            tokens.end(error)
 
     def _check(self, ids: list[int], request: Generation) -> None:
         """Raises PredictionException for what this engine does not do."""
@@ -177,7 +177,8 @@ class _Tokens:
         self._ends = ends
         self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._has_prompt = False
-        self._left = False
+        # Nobody waits for more.
+        self.is_left = False
 
     def put(self, value: Any) -> None:
         if not self._has_prompt:
@@ -187,19 +188,12 @@ class _Tokens:
             if token not in self._ends:
                 self._queue.put(token)
 
-    def end(self) -> None:
-        self._queue.put(None)
-
-    def fail(self, error: BaseException) -> None:
+    def end(self, error: BaseException | None = None) -> None:
         self._queue.put(error)
 
-    def leave(self) -> None:
-        """Nobody waits for more."""
-        self._left = True
-
-    def is_left(self, ids: torch.Tensor, scores: Any, **more: Any) -> torch.Tensor:
+    def may_stop(self, ids: torch.Tensor, scores: Any, **more: Any) -> torch.Tensor:
         """Whether to stop after this token."""
-        return torch.full((ids.shape[0],), self._left, device=ids.device)
+        return torch.full((ids.shape[0],), self.is_left, device=ids.device)
 
     def __iter__(self) -> Iterator[int]:
         while (token := self._queue.get()) is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from modelserver_handlers.errors import BadInput, PredictionException
@@ -106,9 +106,14 @@ class EmbeddingModel(RowModel):
         size = parameters.get("dimensions")
         if size is not None:
             result = _shortened(result, size)
-        as_text = parameters.get("encoding_format") == "base64"
-        vector = base64.b64encode(result.tobytes()).decode() if as_text else result.tolist()
-        return {"embedding": vector, "tokens": self.count_tokens(row)}
+        return embedding_answer(result, parameters, self.count_tokens(row))
+
+
+def embedding_answer(vector: Any, parameters: Mapping[str, Any], tokens: int) -> dict[str, Any]:
+    """A vector in the form that the client asks for, and how many tokens its text has."""
+    as_text = parameters.get("encoding_format") == "base64"
+    values = base64.b64encode(vector.tobytes()).decode() if as_text else vector.tolist()
+    return {"embedding": values, "tokens": tokens}
 
 
 def require_finite(result: float) -> None:

@@ -106,11 +106,8 @@ class CompletionRequest(Generation, kw_only=True):
     def prompts(self) -> list[str | list[int]]:
         """Each of the prompts."""
         prompt: Any = self.prompt
-        return list(prompt) if isinstance(prompt, list) and not _is_ids(prompt) else [prompt]
-
-
-def _is_ids(prompt: list[Any]) -> bool:
-    return bool(prompt) and isinstance(prompt[0], int)
+        is_one = isinstance(prompt, str) or (bool(prompt) and isinstance(prompt[0], int))
+        return [prompt] if is_one else list(prompt)
 
 
 def _check_prompts(request: CompletionRequest) -> None:

@@ -7,7 +7,6 @@ answers one of them. vLLM's own application answers what this package does not.
 from __future__ import annotations
 
 import asyncio
-import base64
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,13 @@ from modelserver_handlers.context import Context
 from modelserver_handlers.errors import BadInput, PredictionException, WorkerUnusable, first_line
 from modelserver_handlers.handler_options import handler_settings
 from modelserver_handlers.language.chat import CHAT, COMPLETIONS
-from modelserver_handlers.language.embedding import EMBEDDINGS, RERANK, SCORE, require_finite
+from modelserver_handlers.language.embedding import (
+    EMBEDDINGS,
+    RERANK,
+    SCORE,
+    embedding_answer,
+    require_finite,
+)
 from modelserver_handlers.language.engine_statistics import EngineStatistics
 from modelserver_handlers.language.requests import ChatRequest, CompletionRequest, read_request
 from modelserver_handlers.language.responses import MODELS, listed_models
@@ -226,9 +231,7 @@ class VLLMHandler:
         options = context.get_request_parameters(idx)
         size = options.get("dimensions")
         vector, count = await self._embed(content, name, {} if size is None else {"dimensions": size})
-        if options.get("encoding_format") == "base64":
-            return {"embedding": base64.b64encode(vector.tobytes()).decode(), "tokens": count}
-        return {"embedding": vector.tolist(), "tokens": count}
+        return embedding_answer(vector, options, count)
 
     async def _embed(self, content: Any, name: str, options: dict[str, Any]) -> tuple[Any, int]:
         """The vector of a text or of token ids, and how many tokens it has."""

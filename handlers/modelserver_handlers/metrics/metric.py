@@ -6,6 +6,7 @@ import json
 import socket
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from modelserver_handlers.metrics.cache import (
@@ -18,24 +19,19 @@ from modelserver_handlers.metrics.cache import (
 )
 
 
+@dataclass(eq=False)
 class Metric:
     """One value with its name, unit and Dimension objects; ``update`` reports another one."""
 
-    def __init__(  # noqa: PLR0917 - TorchServe's signature
-        self,
-        name: str,
-        value: Any,
-        unit: str | None,
-        dimensions: Sequence[Any],
-        request_id: str | None = None,
-        metric_method: str | None = None,
-    ) -> None:
-        self.name = name
-        self.value = value
-        self.unit = long_unit(unit)
-        self.dimensions = dimensions
-        self.request_id = request_id
-        self.metric_method = metric_method
+    name: str
+    value: Any
+    unit: Any
+    dimensions: Sequence[Any]
+    request_id: str | None = None
+    metric_method: str | None = None
+
+    def __post_init__(self) -> None:
+        self.unit = long_unit(self.unit)
 
     def update(self, value: Any) -> None:
         """Report a value: a counter adds it, other metrics replace theirs."""

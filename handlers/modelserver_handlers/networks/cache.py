@@ -15,6 +15,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +72,7 @@ def write(path: Path, content: Any) -> None:
         raise
 
 
-def _mapped(path: Path) -> Any:
-    return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+_mapped = partial(torch.load, map_location="cpu", weights_only=True, mmap=True)
 
 
 def read(path: Path, load: Callable[[Path], Any] = _mapped) -> Any:

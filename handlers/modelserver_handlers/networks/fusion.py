@@ -67,10 +67,8 @@ class FusedConvolution(nn.Module):
 
     def put(self, weight: torch.Tensor, bias: torch.Tensor | None, owner: Any = None) -> None:
         """Use these tensors: dense ones, or a weight in oneDNN's own layout, whose memory ``owner`` keeps."""
-        # Not registered: modules cannot move or save a weight in oneDNN's layout.
-        object.__setattr__(self, "weight", weight)
-        object.__setattr__(self, "bias", bias)
-        object.__setattr__(self, "_owner", owner)
+        # Plain tensors are not registered: modules cannot move or save a weight in oneDNN's layout.
+        self.weight, self.bias, self._owner = weight, bias, owner
 
     def forward(self, rows: torch.Tensor, other: torch.Tensor | None = None) -> Any:
         """n x channels x height x width to the same form; ``other`` has the output's shape."""

@@ -149,12 +149,9 @@ class QuantisedLayer(nn.Module):
         self, packed: torch.Tensor, steps: torch.Tensor, bias: torch.Tensor | None, owner: Any = None
     ) -> None:
         """Use a weight in oneDNN's layout, whose memory ``owner`` keeps, with the step of each output."""
-        # Not registered: modules cannot move or save a weight in oneDNN's layout.
-        object.__setattr__(self, "_packed", packed)
-        object.__setattr__(self, "_steps", steps)
-        object.__setattr__(self, "_zeros", torch.zeros(len(steps), dtype=torch.int32))
-        object.__setattr__(self, "_bias", bias)
-        object.__setattr__(self, "_owner", owner)
+        # Plain tensors are not registered: modules cannot move or save a weight in oneDNN's layout.
+        self._packed, self._steps, self._bias, self._owner = packed, steps, bias, owner
+        self._zeros = torch.zeros(len(steps), dtype=torch.int32)
 
     def in_floats(self, rows: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
         """The outputs in float32, for inputs in float32."""

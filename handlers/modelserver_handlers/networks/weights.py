@@ -276,8 +276,9 @@ def make_blank(make: Callable[[], nn.Module]) -> nn.Module:
     """
     with _without_initialisation():
         model = make()
-    fills_all = all(map(_loads_by_torch, model.modules()))
-    return model if fills_all and not _has_tensors_beside_state(model) else make()
+    layers = list(model.modules())
+    is_filled = all(map(_loads_by_torch, layers)) and not any(map(_has_tensors_beside_state, layers))
+    return model if is_filled else make()
 
 
 def loads_by_itself(model: nn.Module) -> bool:
@@ -305,10 +306,7 @@ def _without_initialisation() -> Iterator[None]:
         yield
 
 
-def _has_tensors_beside_state(model: nn.Module) -> bool:
-    return any(module._non_persistent_buffers_set or _holds_tensor(module) for module in model.modules())
-
-
-def _holds_tensor(module: nn.Module) -> bool:
+def _has_tensors_beside_state(module: nn.Module) -> bool:
     own = [value for name, value in vars(module).items() if name not in _LAYER]
-    return any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(own))
+    holds_tensor = any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(own))
+    return holds_tensor or bool(module._non_persistent_buffers_set)

@@ -55,14 +55,15 @@ class Frame:
     @classmethod
     def of(cls, size: tuple[int, int], resize: int, crop: int) -> Frame | None:
         """The frame for a picture of ``size`` (width, height); None if the crop is larger than that."""
-        width, height = _resized(size, resize)
+        width, height = resized(size, resize)
         if crop > min(width, height):
             return None
         left, top = round((width - crop) / 2), round((height - crop) / 2)
         return cls(Axis(size[0], width, left, crop), Axis(size[1], height, top, crop))
 
 
-def _resized(size: tuple[int, int], resize: int) -> tuple[int, int]:
+def resized(size: tuple[int, int], resize: int) -> tuple[int, int]:
+    """Width and height once the shorter side has ``resize`` pixels; the longer is rounded down."""
     width, height = size
     longer = int(resize * max(size) / min(size))
     return (resize, longer) if width <= height else (longer, resize)
@@ -105,10 +106,6 @@ class ClassicProcessing(transforms.Compose):  # type: ignore[misc] # torchvision
             return None
         (resize,), (crop,) = preset.resize_size, preset.crop_size
         return cls(resize, crop, preset.mean, preset.std, preset.interpolation)
-
-    def resized_size(self, size: tuple[int, int]) -> tuple[int, int]:
-        """Width and height once the shorter side has ``resize`` pixels; the longer is rounded down."""
-        return _resized(size, self.resize)
 
     def frame(self, size: tuple[int, int]) -> Frame | None:
         """What is kept of a picture of ``size`` (width, height); None if the crop is larger."""

@@ -11,8 +11,7 @@ from torchvision.models import EfficientNet_B1_Weights, ResNet152_Weights
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.functional import pil_to_tensor
 
-from modelserver_handlers.image_classifier import MEAN, STD
-from modelserver_handlers.pictures.classic import ClassicProcessing, Frame
+from modelserver_handlers.pictures.classic import MEAN, STD, ClassicProcessing, Frame
 
 
 def noise(width, height):

@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from torchvision.transforms.functional import pil_to_tensor
 
-from modelserver_handlers.image_classifier import MEAN, STD
 from modelserver_handlers.pictures import nvjpeg, resampling
-from modelserver_handlers.pictures.classic import ClassicProcessing
+from modelserver_handlers.pictures.classic import MEAN, STD, ClassicProcessing
 from modelserver_handlers.pictures.nvjpeg import JpegDecoder, JpegHeader, read_jpeg_header, start_decoder
 from modelserver_handlers.pictures.pictures import open_picture
 

@@ -5,8 +5,7 @@ import contextlib
 import pytest
 import torch
 
-from modelserver_handlers.image_classifier import MEAN, STD
-from modelserver_handlers.pictures.classic import ClassicProcessing
+from modelserver_handlers.pictures.classic import MEAN, STD, ClassicProcessing
 from modelserver_handlers.pictures.transfer import DeviceCropBuffer, HostCropBuffer
 
 PROCESSING = ClassicProcessing(8, 6, MEAN, STD)
