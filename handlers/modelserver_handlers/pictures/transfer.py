@@ -75,8 +75,8 @@ class CopyStream:
 
 
 class DeviceCropBuffer:
-    """As HostCropBuffer, but collects them in pinned memory, copies them to the GPU at once and normalises
-    them there; ``order`` is the memory format of the batch.
+    """Collects crops in pinned memory, copies them to the GPU at once and normalises them there; ``order`` is
+    the memory format of the batch.
     """
 
     def __init__(
