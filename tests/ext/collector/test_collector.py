@@ -27,9 +27,9 @@ def script(path, text):
 def test_lines_are_parsed():
     """Lines in the format of reference 15.4 are read; all others are passed over."""
     assert list(parse_readings(LINES)) == [
-        CollectedMetric("CPUUtilization", "Percent", 12.5, {"Level": "Host"}),
-        CollectedMetric("GPUMemoryUsed", "Megabytes", 100.0, {"Level": "Host", "DeviceId": "1"}),
-        CollectedMetric("Own", "Count", 3.0, {}),
+        CollectedMetric("CPUUtilization", 12.5, {"Level": "Host"}),
+        CollectedMetric("GPUMemoryUsed", 100.0, {"Level": "Host", "DeviceId": "1"}),
+        CollectedMetric("Own", 3.0, {}),
     ]
 
 
@@ -38,11 +38,10 @@ async def test_lines_that_the_script_printed_are_read(tmp_path):
     text = "import sys\nprint('A.Count:%d|#|#hostname:h,1' % len(sys.argv))\nsys.exit(3)\n"
     collector = Collector(script(tmp_path, text), sys.executable)
 
-    assert await collector.read() == [CollectedMetric("A", "Count", 3.0, {})]
+    assert await collector.read() == [CollectedMetric("A", 3.0, {})]
 
 
 async def test_collector_that_hangs_or_cannot_be_started_is_logged(tmp_path, caplog):
-    """""" ""
     collector = Collector(
         script(tmp_path, "input = __import__('time').sleep(60)"), sys.executable, timeout=0.2
     )
@@ -69,8 +68,8 @@ def test_collected_metrics_are_rendered():
     metrics.model("m", "1.0")
     named = {"model_name": "m", "model_version": "1.0"}
     for name, value in (("CPUUtilization", 12.5), ("Own", 3.0), ("Own", -1.0), ("H", 2.0), ("Other", 1.0)):
-        show(metrics, name, value, {"Level": "Host"})
-    show(metrics, "modelserver_queue_requests", 77.0, named)
+        show(metrics, CollectedMetric(name, value, {"Level": "Host"}))
+    show(metrics, CollectedMetric("modelserver_queue_requests", 77.0, named))
     text = b"".join(metrics.pieces()).decode()
 
     assert 'CPUUtilization{Level="Host",Hostname="h"} 12.5' in text

@@ -29,13 +29,38 @@ _KILL_TIME = 3.0
 _SHARE = 0.1
 
 
-class AgentConnection(RemoteProcess, asyncio.Protocol):
-    """The connection of a worker's agent, and the lease that both sides keep by messages at intervals.
+class SharedPlace:
+    """The place of a worker's processes, given back when the last of them has ended."""
 
-    ``round_trip`` is how many seconds a message and its answer take.
+    def __init__(self, placement: Placement, processes: int) -> None:
+        self._placement = placement
+        self._processes = processes
+
+    def leave(self) -> None:
+        """One of them has ended."""
+        self._processes -= 1
+        if not self._processes:
+            self._placement.withdraw()
+
+
+class RemoteWorker(RemoteProcess, asyncio.Protocol):
+    """The process of a worker, and the protocol of its agent's connection: both sides keep a lease by
+    messages at intervals.
+
+    Args:
+        label: of the worker, for the log.
+        lost_after: seconds of silence after which the node counts as lost.
+        on_archive: called when the agent asks for the model's files from an offset.
+        spec: of the worker.
+
+    ``present``, ``meeting`` and ``started`` are set with the agent's messages, or with NoPlace, or, if it is
+    the model's fault, StartFailed; ``lost`` when it has ended or is out of reach, with words that follow
+    "The worker". ``round_trip`` is how many seconds a message and its answer take.
     """
 
-    def __init__(self, label: str, lost_after: float, spec: WorkerSpec) -> None:
+    def __init__(
+        self, label: str, lost_after: float, on_archive: Callable[[int], None], spec: WorkerSpec
+    ) -> None:
         super().__init__(label, spec)
         self.round_trip = 0.0
         self._lost_after = lost_after
@@ -48,16 +73,17 @@ class AgentConnection(RemoteProcess, asyncio.Protocol):
         self._beats = 0
         self._beat_at = 0.0
         self._beat_timer: asyncio.TimerHandle | None = None
+        self.place: SharedPlace | None = None
+        self.on_archive: Callable[[int], None] | None = on_archive
+        self.present: asyncio.Future[messages.Present] = self._loop.create_future()
+        self.meeting: asyncio.Future[messages.Meeting] = self._loop.create_future()
+        self.started: asyncio.Future[messages.WorkerStarted] = self._loop.create_future()
+        self.lost: asyncio.Future[str] = self._loop.create_future()
+        for outcome in (self.present, self.meeting, self.started):
+            # The exception counts as retrieved, even if nobody waits for it any more.
+            outcome.add_done_callback(lambda done: done.cancelled() or done.exception())
 
-    def lose(self, how: str, status: int = 0) -> None:
-        """The worker has ended, or is out of reach; ``how``: in words that follow "The worker".
-
-        ``status``: what clients get if it cannot start anywhere.
-        """
-        raise NotImplementedError
-
-    def _take(self, message: messages.FromAgent) -> None:
-        raise NotImplementedError
+    # -- the connection
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -116,49 +142,6 @@ class AgentConnection(RemoteProcess, asyncio.Protocol):
             before = self.round_trip
             slower = before and seconds > before
             self.round_trip = before + _SHARE * (seconds - before) if slower else seconds
-
-
-class SharedPlace:
-    """The place of a worker's processes, given back when the last of them has ended."""
-
-    def __init__(self, placement: Placement, processes: int) -> None:
-        self._placement = placement
-        self._processes = processes
-
-    def leave(self) -> None:
-        """One of them has ended."""
-        self._processes -= 1
-        if not self._processes:
-            self._placement.withdraw()
-
-
-class RemoteWorker(AgentConnection):
-    """The process of a worker, and the protocol of its agent's connection.
-
-    Args:
-        label: of the worker, for the log.
-        lost_after: seconds of silence after which the node counts as lost.
-        on_archive: called when the agent asks for the model's files from an offset.
-        spec: of the worker.
-
-    ``present``, ``meeting`` and ``started`` are set with the agent's messages, or with NoPlace, or, if it is
-    the model's fault, StartFailed; ``lost`` when it has ended or is out of reach, with words that follow
-    "The worker".
-    """
-
-    def __init__(
-        self, label: str, lost_after: float, on_archive: Callable[[int], None], spec: WorkerSpec
-    ) -> None:
-        super().__init__(label, lost_after, spec)
-        self.place: SharedPlace | None = None
-        self.on_archive: Callable[[int], None] | None = on_archive
-        self.present: asyncio.Future[messages.Present] = self._loop.create_future()
-        self.meeting: asyncio.Future[messages.Meeting] = self._loop.create_future()
-        self.started: asyncio.Future[messages.WorkerStarted] = self._loop.create_future()
-        self.lost: asyncio.Future[str] = self._loop.create_future()
-        for outcome in (self.present, self.meeting, self.started):
-            # The exception counts as retrieved, even if nobody waits for it any more.
-            outcome.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     # -- as a process
 
@@ -231,6 +214,10 @@ class RemoteWorker(AgentConnection):
             self.lose(self.ended(message.code, message.started, message.for_memory))
 
     def lose(self, how: str, status: int = 0) -> None:
+        """The worker has ended, or is out of reach; ``how``: in words that follow "The worker".
+
+        ``status``: what clients get if it cannot start anywhere.
+        """
         if self.lost.done():
             return
         self.lost.set_result(how)

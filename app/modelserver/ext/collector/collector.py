@@ -21,7 +21,7 @@ from modelserver.models.settings.settings import Settings
 
 TIMEOUT = 60.0  # seconds
 _LINE = re.compile(
-    r"(?:INFO > )?(?:\[METRICS\])?\s*(?P<name>[^\s.:|]+)\.(?P<unit>[^:|]*):(?P<value>[^|]+)"
+    r"(?:INFO > )?(?:\[METRICS\])?\s*(?P<name>[^\s.:|]+)\.[^:|]*:(?P<value>[^|]+)"
     r"\|#(?P<dimensions>[^|]*)\|#(?:type:[^|]*\|#)?hostname:(?P<host>[^,|]*).*"
 )
 
@@ -33,7 +33,6 @@ class CollectedMetric:
     """One line of a collector."""
 
     name: str
-    unit: str
     value: float
     dimensions: dict[str, str]
 
@@ -99,4 +98,4 @@ def parse_readings(text: str) -> Iterator[CollectedMetric]:
         if match is None or not math.isfinite(value):
             continue
         pairs = (item.partition(":") for item in match["dimensions"].split(",") if item)
-        yield CollectedMetric(match["name"], match["unit"], value, {key: text for key, _, text in pairs})
+        yield CollectedMetric(match["name"], value, {key: text for key, _, text in pairs})

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.telemetry.system import SystemMonitor
-from modelserver.ext.collector.collector import Collector, command_of
+from modelserver.ext.collector.collector import CollectedMetric, Collector, command_of
 from modelserver.extension import Host
 
 _log = logging.getLogger("modelserver.server")
@@ -44,15 +44,15 @@ async def collect(collector: Collector, metrics: ServerMetrics, every: float) ->
     """Runs the collector now and every ``every`` seconds."""
     while True:
         for reading in await collector.read():
-            show(metrics, reading.name, reading.value, reading.dimensions)
+            show(metrics, reading)
         await asyncio.sleep(every)
 
 
-def show(metrics: ServerMetrics, name: str, value: float, dimensions: Mapping[str, str]) -> None:
+def show(metrics: ServerMetrics, reading: CollectedMetric) -> None:
     """Shows a metric of reference 15.3 or ``metrics_config``; others are ignored."""
-    family = metrics.family(name)
+    family = metrics.family(reading.name)
     if family is None:
         return
-    known = {"Hostname": metrics.hostname, **dimensions}
+    known = {"Hostname": metrics.hostname, **reading.dimensions}
     take: Callable[[Any, float], None] = family.take
-    take(family.labels(*(known.get(label, "") for label in family.label_names)), value)
+    take(family.labels(*(known.get(label, "") for label in family.label_names)), reading.value)

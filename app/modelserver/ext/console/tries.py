@@ -80,13 +80,6 @@ class TriedExchange(Exchange):
     def packed_headers(self) -> bytes:
         return msgspec.msgpack.encode(self._headers)
 
-    def leave(self) -> None:
-        """The client has left."""
-        self.disconnected = True
-        on_disconnect, self.on_disconnect = self.on_disconnect, None
-        if on_disconnect is not None:
-            on_disconnect()
-
     async def parts(self) -> AsyncIterator[bytes]:
         """The body."""
         try:
@@ -120,8 +113,7 @@ class TriedExchange(Exchange):
 
     def end(self, complete: bool = True) -> None:
         if self.sent_status:
-            self.sent_status = 0
-            self.on_disconnect = None
+            self._note_end(complete)
             if not complete:
                 self._put(b"\n[The answer broke off here.]")
             self._put(None)

@@ -11,8 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.sdk.metrics.export import (
@@ -38,53 +37,45 @@ _INTERVAL = 60_000  # the SDK's default
 _LEAST = 100
 
 
-@dataclass(frozen=True, slots=True)
-class FamilyReading:
-    """A metric at one moment; a series has its labels, and a number or a histogram's (counts, total)."""
-
-    name: str
-    help_text: str
-    kind: str
-    bounds: tuple[float, ...]
-    series: list[tuple[Mapping[str, str], Any]]
+Reading: TypeAlias = "tuple[Any, list[tuple[Mapping[str, str], Any]]]"
+"""A family, and at one moment of each series its labels, and a number or a histogram's (counts, total)."""
 
 
-def read(metrics: ServerMetrics) -> list[FamilyReading]:
+def read(metrics: ServerMetrics) -> list[Reading]:
     """All metrics now. Belongs to the event loop's thread, as the metrics do."""
-    readings = []
-    for family in metrics.families():
-        series: list[tuple[Mapping[str, str], Any]] = [
-            (dict(zip(family.label_names, labels, strict=True)), value) for labels, value in family.readings()
-        ]
-        readings.append(FamilyReading(family.name, family.help_text, family.kind, family.bounds, series))
-    return readings
-
-
-def points(readings: list[FamilyReading], start: int, now: int) -> list[Metric]:
-    """Converts readings to metrics of the SDK; times in nanoseconds since 1970."""
     return [
-        Metric(each.name, each.help_text, "", _data(each, start, now)) for each in readings if each.series
+        (family, [(dict(zip(family.label_names, labels, strict=True)), now) for labels, now in series])
+        for family in metrics.families()
+        if (series := family.readings())
     ]
 
 
-def _data(reading: FamilyReading, start: int, now: int) -> Gauge | Sum | HistogramData:
+def points(readings: list[Reading], start: int, now: int) -> list[Metric]:
+    """Converts readings to metrics of the SDK; times in nanoseconds since 1970."""
+    return [
+        Metric(family.name, family.help_text, "", _data(family, series, start, now))
+        for family, series in readings
+    ]
+
+
+def _data(
+    family: Any, series: list[tuple[Mapping[str, str], Any]], start: int, now: int
+) -> Gauge | Sum | HistogramData:
     cumulative = AggregationTemporality.CUMULATIVE
-    if reading.kind == "histogram":
+    if family.kind == "histogram":
         # The extremes are not known, which OTLP allows.
         unknown: Any = None
         return HistogramData(
             [
                 HistogramDataPoint(
-                    labels, start, now, sum(counts), total, counts, reading.bounds, unknown, unknown
+                    labels, start, now, sum(counts), total, counts, family.bounds, unknown, unknown
                 )
-                for labels, (counts, total) in reading.series
+                for labels, (counts, total) in series
             ],
             cumulative,
         )
-    is_sum = reading.kind == "counter"
-    numbers = [
-        NumberDataPoint(labels, start if is_sum else 0, now, value) for labels, value in reading.series
-    ]
+    is_sum = family.kind == "counter"
+    numbers = [NumberDataPoint(labels, start if is_sum else 0, now, value) for labels, value in series]
     return Sum(numbers, cumulative, is_monotonic=True) if is_sum else Gauge(numbers)
 
 
@@ -115,7 +106,7 @@ class MetricsSender:
 
         return send
 
-    def _send(self, readings: list[FamilyReading]) -> None:
+    def _send(self, readings: list[Reading]) -> None:
         metrics = points(readings, self._start, time.time_ns())
         scope = ScopeMetrics(SCOPE, metrics, "")
         try:

@@ -8,10 +8,10 @@ import os
 import sys
 import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -30,6 +30,7 @@ _LONGEST_LINE: Final = 64 << 20
 
 # What the process may say, by name; anything else is an error of its own.
 _ERRORS: Final = {each.__name__: each for each in (BadRequest, DownloadFailed, InvalidModel, ModelNotFound)}
+Result = TypeVar("Result")
 _decode: Final = msgspec.json.Decoder(Message).decode
 
 
@@ -45,10 +46,7 @@ async def fetch(
     folder = await asyncio.to_thread(cache_folder, "downloads")
     task = _task(url, address, folder or workdir / "downloads", transfer)
     silence = transfer.read_timeout * _SILENCE
-    try:
-        return await asyncio.wait_for(_fetch(task, transfer, silence), transfer.total_timeout)
-    except asyncio.TimeoutError as error:
-        raise DownloadFailed.of(url, f"it took longer than {transfer.total_timeout:g} seconds") from error
+    return await _within(transfer.total_timeout, url, _fetch(task, transfer, silence))
 
 
 async def download_signed(url: str, store: Path, workdir: Path, transfer: Transfer) -> Path:
@@ -84,10 +82,7 @@ async def _fetch(task: Task, transfer: Transfer, silence: float) -> tuple[Path, 
 async def names(url: str) -> list[str]:
     """What is in the folder at a URL; folders end in a slash. Raises as :func:`fetch`, and ``BadRequest``."""
     task = _task(url, parse_address(url), Path("/"), _AS_USUAL, lists=True)
-    try:
-        return await asyncio.wait_for(_names(task), _LISTING)
-    except asyncio.TimeoutError as error:
-        raise DownloadFailed.of(url, f"it took longer than {_LISTING:g} seconds") from error
+    return await _within(_LISTING, url, _names(task))
 
 
 async def _names(task: Task) -> list[str]:
@@ -113,6 +108,14 @@ class Listing:
                 self._names = await names(self._url)
                 self._until = time.monotonic() + _FRESH
             return self._names
+
+
+async def _within(seconds: float, url: str, work: Coroutine[None, None, Result]) -> Result:
+    """Raises DownloadFailed if it takes longer."""
+    try:
+        return await asyncio.wait_for(work, seconds)
+    except asyncio.TimeoutError as error:
+        raise DownloadFailed.of(url, f"it took longer than {seconds:g} seconds") from error
 
 
 def _task(url: str, address: StoreAddress, cache: Path, transfer: Transfer, *, lists: bool = False) -> Task:
