@@ -66,7 +66,8 @@ class Tracing:
         self._ids = provider.id_generator
         self._resource = provider.resource
         self._export = processor.on_end
-        self._close = processor.shutdown
+        # Exports the rest, which takes as long as the collector.
+        self.shutdown = processor.shutdown
         plain = isinstance(provider.id_generator, RandomIdGenerator)
         self._bound = bound_of(provider.sampler) if plain else None
         self._follows_unsampled = follows_unsampled(provider.sampler)
@@ -148,10 +149,6 @@ class Tracing:
                 SCOPE,
             )
         )
-
-    def shutdown(self) -> None:
-        """Exports the rest, which takes as long as the collector."""
-        self._close()
 
 
 class Clock:

@@ -9,7 +9,7 @@ from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotation
 from starlette.responses import Response
 from typing_extensions import Required, TypedDict
 
-from modelserver.ext.rollout.latencies import milliseconds
+from modelserver.ext.rollout.latencies import Latencies, milliseconds
 from modelserver.ext.rollout.router import TrafficRouter, traffic_of
 from modelserver.models.version import ModelVersion
 from modelserver.surface.api.application import Application, JsonBody
@@ -209,7 +209,10 @@ def _describe_shadow(shadow: Shadow) -> dict[str, Any]:
     counts = shadow.counts
     compared = counts.outcomes["agreed"] + counts.outcomes["differed"]
     answered = counts.latencies.total
-    sides = (("primary", counts.primary_latencies), ("shadow", counts.latencies))
+    sides = {
+        "primary": (counts.primary_latencies, counts.primary_batch_sizes),
+        "shadow": (counts.latencies, counts.batch_sizes),
+    }
     return {
         "percent": shadow.how.percent,
         "compare": shadow.how.mode,
@@ -218,23 +221,19 @@ def _describe_shadow(shadow: Shadow) -> dict[str, Any]:
         "copies": dict(counts.outcomes),
         "failed": counts.failed,
         "agreement": round(counts.outcomes["agreed"] / compared, 6) if compared else None,
-        "latency": {
-            name: {
-                f"p{round(share * 100)}": milliseconds(latencies.percentile(share))
-                for share in (0.5, 0.9, 0.99)
-            }
-            for name, latencies in sides
-        }
+        "latency": {name: _percentiles(latencies) for name, (latencies, _) in sides.items()}
         if answered
         else None,
-        "batchSize": {
-            "primary": round(counts.primary_batch_sizes / answered, 2),
-            "shadow": round(counts.batch_sizes / answered, 2),
-        }
+        "batchSize": {name: round(sizes / answered, 2) for name, (_, sizes) in sides.items()}
         if answered
         else None,
         "differences": [_describe_difference(each) for each in reversed(shadow.differences)],
     }
+
+
+def _percentiles(latencies: Latencies) -> dict[str, float | None]:
+    shares = (0.5, 0.9, 0.99)
+    return {f"p{round(share * 100)}": milliseconds(latencies.percentile(share)) for share in shares}
 
 
 def _describe_difference(difference: Difference) -> dict[str, Any]:

@@ -89,8 +89,12 @@ class _MessageWriter:
 async def perform(task: Task, writer: _MessageWriter) -> tuple[Message, Use | None]:
     """The last message, and what is held as long as the server needs it."""
     try:
-        if task.is_repository and (folder := _snapshot(task, writer)) is not None:
-            return Message(snapshot=str(folder)), None
+        if task.is_repository:
+            from modelserver.ext.stores.hub import snapshot  # noqa: PLC0415 - for the hub only
+
+            folder = snapshot(task.address, task.url, task.max_bytes, writer.progress)
+            if folder is not None:
+                return Message(snapshot=str(folder)), None
         opened = open_store(task.address)
         if task.lists:
             names = [f"{name}/" if is_folder else name for name, is_folder in opened.names()]
@@ -105,12 +109,6 @@ async def perform(task: Task, writer: _MessageWriter) -> tuple[Message, Use | No
     except Exception as error:  # noqa: BLE001 - libraries raise anything
         final = missing_error(task.url) if is_missing(error) else DownloadFailed(reason_of(error))
     return Message(error=type(final).__name__, text=_named(task.url, final)), None
-
-
-def _snapshot(task: Task, writer: _MessageWriter) -> Path | None:
-    from modelserver.ext.stores.hub import snapshot  # noqa: PLC0415 - for the hub only
-
-    return snapshot(task.address, task.url, task.max_bytes, writer.progress)
 
 
 def _check(items: list[Item], task: Task) -> None:

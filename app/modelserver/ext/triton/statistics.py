@@ -9,31 +9,27 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from modelserver.models.registry import Registry
 from modelserver.models.version import ModelVersion
 
-# By Triton's names.
-_PHASES = {"compute_input": "before", "compute_infer": "inference", "compute_output": "after"}
+# Preprocessing, inference and postprocessing, by Triton's names.
+_PHASES = ("compute_input", "compute_infer", "compute_output")
 
 
 @dataclass(slots=True)
 class SizeTotals:
-    """The batches of one size, and their seconds of preprocessing, inference and postprocessing; ``each_…``
-    are the same seconds once for each request of a batch.
+    """The batches of one size, and their seconds of each phase; ``for_requests``: the same seconds once for
+    each request of a batch.
     """
 
     batches: int = 0
     requests: int = 0
-    before: float = 0.0
-    inference: float = 0.0
-    after: float = 0.0
-    each_before: float = 0.0
-    each_inference: float = 0.0
-    each_after: float = 0.0
+    seconds: list[float] = field(default_factory=lambda: [0.0] * len(_PHASES))
+    for_requests: list[float] = field(default_factory=lambda: [0.0] * len(_PHASES))
 
 
 class BatchTotals:
@@ -50,17 +46,9 @@ class BatchTotals:
             totals = self.by_size[size] = SizeTotals()
         totals.batches += 1
         totals.requests += requests
-        before, inference, after = phases
-        if before or inference or after:
-            totals.before += before
-            totals.inference += inference
-            totals.after += after
-            totals.each_before += requests * before
-            totals.each_inference += requests * inference
-            totals.each_after += requests * after
-        else:
-            totals.inference += handler_s
-            totals.each_inference += requests * handler_s
+        for phase, seconds in enumerate(phases if any(phases) else (0.0, handler_s, 0.0)):
+            totals.seconds[phase] += seconds
+            totals.for_requests[phase] += requests * seconds
         self.last = time.time()
 
 
@@ -108,8 +96,8 @@ def statistics_of(model: ModelVersion) -> dict[str, Any]:
     sizes = sorted(batches.by_size.items())
     requests = sum(each.requests for _, each in sizes)
     computed = {
-        name: _duration(requests, sum(getattr(each, f"each_{phase}") for _, each in sizes))
-        for name, phase in _PHASES.items()
+        name: _duration(requests, sum(each.for_requests[phase] for _, each in sizes))
+        for phase, name in enumerate(_PHASES)
     }
     success = _duration(
         sum(answered.counts) - totals.failed_answers.count, answered.total - totals.failed_answers.seconds
@@ -142,7 +130,7 @@ def statistics_of(model: ModelVersion) -> dict[str, Any]:
         },
         "batch_stats": [
             {"batch_size": size}
-            | {name: _duration(each.batches, getattr(each, phase)) for name, phase in _PHASES.items()}
+            | {name: _duration(each.batches, each.seconds[phase]) for phase, name in enumerate(_PHASES)}
             for size, each in sizes
         ],
         "memory_usage": [],

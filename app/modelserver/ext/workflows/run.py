@@ -238,12 +238,12 @@ class WorkflowRun:
             error,
         )
         text = f"Error executing {node}"
-        if isinstance(error, ServiceUnavailable):
-            failure: ModelServerError = ServiceUnavailable(f"{text}: {error.message}")
-        elif isinstance(error, PayloadTooLarge):
-            failure = PayloadTooLarge(f"{text}: {error.message}")
-        elif isinstance(error, DeadlineExceeded) and monotonic() >= self._deadline:
-            failure = DeadlineExceeded(f"{text}: {error.message}")
+        kinds = [ServiceUnavailable, PayloadTooLarge]
+        if monotonic() >= self._deadline:
+            kinds.append(DeadlineExceeded)
+        failure: ModelServerError
+        if (kind := next((each for each in kinds if isinstance(error, each)), None)) is not None:
+            failure = kind(f"{text}: {error.message}")
         elif model is not None and model.exposes_errors:
             failure = InternalError(f"{text}: {error.message}")
             failure.request_id = self._exchange.request_id if error.is_handlers else None
