@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from modelserver.engine.pools.spec import Machines, StoppableForker
     from modelserver.engine.telemetry.access import AccessLog, OnResponse
     from modelserver.models.archives.single_file import LayOut, MakeNetwork
-    from modelserver.models.archives.store import Download, ObjectStores
+    from modelserver.models.archives.store import ObjectStores
     from modelserver.models.builder import MakeAffinity
     from modelserver.models.options.resolve import Registration
     from modelserver.models.registry import Registry
@@ -172,10 +172,9 @@ class Host:
         """Workers start there, unless their model says otherwise."""
         self.registry.builder.cluster = machines
 
-    def fetch(self, stores: ObjectStores, download: Download) -> None:
-        """Archives may come from object stores, and from http(s) URLs."""
-        store = self.registry.builder.store
-        store.remote, store.download = stores, download
+    def fetch(self, scheme: str, stores: ObjectStores) -> None:
+        """Archives may come from object stores at URLs of this scheme, if ``allowed_urls`` permits them."""
+        self.registry.builder.store.remote[scheme] = stores
 
     def route(self, router: Router) -> None:
         """``router`` divides the requests for a model that name no version among its versions."""

@@ -123,7 +123,7 @@ class _Registry:
         self.router = DefaultRouter()
         self.affinities: dict[str, Any] = {}
         self.follows: list[Any] = []
-        self.store = SimpleNamespace(remote=None)
+        self.store = SimpleNamespace(remote={})
         self.install = None
 
 

@@ -132,8 +132,8 @@ class VersionBuilder:
         ``beside``: the downloaded file that the archive will replace; it is kept until then.
         """
         url, store = registration.url or "", self._settings.model_store
-        stores = self.store.remote
-        place = url if scheme(url) or stores is None else stores.without_options(url)
+        hub = self.store.hub
+        place = url if scheme(url) or hub is None else hub.without_options(url)
         transfer = Transfer(
             progress=Steps(url, on_progress),
             beside=beside,
@@ -149,13 +149,13 @@ class VersionBuilder:
             self._workdir,
             transfer,
             trusted=trusted,
-            stores=stores,
+            stores=self.store.remote,
             download=self.store.download,
             network=self.store.network,
         )
         try:
-            if stores is not None and not registration.handler:
-                located = await asyncio.to_thread(with_manifest, located, url, self._workdir, stores)
+            if hub is not None and not registration.handler:
+                located = await asyncio.to_thread(with_manifest, located, url, self._workdir, hub)
             return await self.reader.open(located, self._workdir, trusted=trusted)
         finally:
             located.release()

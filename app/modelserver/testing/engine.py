@@ -79,7 +79,8 @@ async def engine(
         devices = await find_devices(settings.number_of_gpu, required=settings.requires_local_gpu)
         builder = VersionBuilder(settings, loaded.sources, workdir, metrics, devices)
         builder.spawner = spawner
-        builder.store.remote = Stores()
+        builder.store.remote |= Stores.by_scheme()
+        builder.store.hub = Stores()
         builder.reader.lay_out, builder.store.network = lay_out, make_network
         builder.affinities["sequences"] = make_affinity
         builder.install = environments_of(settings, workdir).provide

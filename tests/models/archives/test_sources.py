@@ -1,5 +1,6 @@
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -10,8 +11,10 @@ from tests.models.archives.conftest import allowing
 from modelserver.errors import BadRequest, InternalError, ModelNotFound
 from modelserver.ext.files.extension import make_network
 from modelserver.ext.stores.extension import download
+from modelserver.extension import Host
 from modelserver.models.archives.incoming import Transfer
 from modelserver.models.archives.sources import Located, locate
+from modelserver.models.archives.store import ModelStore
 from modelserver.models.archives.urls import UrlPolicy
 
 DEFAULT = UrlPolicy()
@@ -27,10 +30,36 @@ def store(tmp_path):
     return folder
 
 
+class Shelf:
+    """An object store whose archives are all the same file."""
+
+    async def fetch(self, url, source, workdir, transfer):
+        return Path(source.rpartition("/")[2]), None
+
+
+async def test_each_object_store_has_its_scheme(store):
+    """None is asked for another's, and a client needs the operator's word for any (F62)."""
+    names = ModelStore(None)
+    registry = SimpleNamespace(builder=SimpleNamespace(store=names))
+    host = Host(SimpleNamespace(settings=None, registry=registry), store, *(None,) * 2)
+    for scheme in ("shelf", "other"):
+        host.fetch(scheme, Shelf())
+    url = "shelf://a/x.mar"
+    for policy, is_trusted in ((ANY, False), (DEFAULT, True)):
+        located = await locate(url, None, policy, store, trusted=is_trusted, stores=names.remote)
+        assert located == Located(url, Path("x.mar"))
+
+    assert (names.is_remote(url), names.is_remote("s3://a/x.mar")) == (True, False)
+    with pytest.raises(ModelNotFound, match="shelf:// needs an allowed_urls in the configuration"):
+        await locate(url, None, DEFAULT, store, stores=names.remote)
+    with pytest.raises(ModelNotFound, match="no such object store"):
+        await locate("x.mar", "s3://models", DEFAULT, store, stores=names.remote)
+
+
 async def message(url, store, policy=DEFAULT):
     """The text of the 404 that ``url`` gets."""
     with pytest.raises(ModelNotFound) as caught:
-        await locate(url, store, policy, Path("unused"), download=download)
+        await locate(url, store, policy, Path("unused"), stores={"s3": Shelf()}, download=download)
     assert caught.value.status == 404
     return caught.value.message
 

@@ -13,9 +13,15 @@ if TYPE_CHECKING:
     from modelserver.models.environments.shared_cache import Use
 
 
+SCHEMES = ("s3", "gs", "az", "hf")
+
+
 async def extend(host: Host) -> None:
     """Always on: any registration may name a URL. What it needs is imported for the first one."""
-    host.fetch(Stores(), download)
+    stores, store = Stores(), host.registry.builder.store
+    for scheme in SCHEMES:
+        host.fetch(scheme, stores)
+    store.download, store.hub = download, stores
 
 
 async def download(url: str, store: Path, workdir: Path, transfer: Transfer) -> Path:
@@ -30,10 +36,15 @@ async def download(url: str, store: Path, workdir: Path, transfer: Transfer) -> 
 
 
 class Stores:
-    """See :class:`modelserver.models.archives.store.ObjectStores`."""
+    """See :class:`modelserver.models.archives.store.ObjectStores`, and ``HubModels`` there."""
 
     def __init__(self) -> None:
         self._listings: dict[str, Listing] = {}
+
+    @classmethod
+    def by_scheme(cls) -> dict[str, Stores]:
+        """All that there are."""
+        return dict.fromkeys(SCHEMES, cls())
 
     async def fetch(
         self, url: str, source: str, workdir: Path, transfer: Transfer

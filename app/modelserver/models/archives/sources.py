@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
 from modelserver.errors import InternalError, ModelNotFound
 from modelserver.models.archives.incoming import AS_USUAL, Incoming, Transfer
 from modelserver.models.archives.single_file import MakeNetwork, SingleFile
-from modelserver.models.archives.store import Download, ObjectStores
-from modelserver.models.archives.urls import OBJECT_STORES, UrlPolicy, leaves_its_place, refusal, scheme
+from modelserver.models.archives.store import Download, HubModels, ObjectStores
+from modelserver.models.archives.urls import UrlPolicy, leaves_its_place, refusal, scheme
 
 if TYPE_CHECKING:
     from modelserver.models.environments.shared_cache import Use
@@ -52,7 +54,7 @@ async def locate(
     transfer: Transfer = AS_USUAL,
     *,
     trusted: bool = False,
-    stores: ObjectStores | None = None,
+    stores: Mapping[str, ObjectStores] = MappingProxyType({}),
     download: Download | None = None,
     network: MakeNetwork | None = None,
 ) -> Located:
@@ -60,8 +62,8 @@ async def locate(
 
     ``store`` is a folder, or the URL of one in an object store. ``trusted``: the operator named ``url`` at
     the start, so a path may lead anywhere on this machine, and any object store is allowed. ``stores``
-    fetches from object stores, ``download`` from http(s) URLs, and ``network`` makes networks of torchvision,
-    if something does.
+    are by the schemes of their URLs, ``download`` fetches from http(s) URLs, and ``network`` makes networks
+    of torchvision, if something does.
 
     Raises ``ModelNotFound`` (nothing there, or not allowed), ``BadRequest`` (malformed ``torchvision://``),
     ``Conflict`` (a download's file name is taken), ``DownloadFailed``, ``InternalError`` (cannot be stored).
@@ -72,7 +74,7 @@ async def locate(
         raise ModelNotFound(f"Relative path is not allowed in url: {url}")
     kind = scheme(url)
     is_here = trusted and os.path.isabs(url)
-    if kind in OBJECT_STORES or (isinstance(store, str) and kind is None and not is_here):
+    if kind in stores or (isinstance(store, str) and kind is None and not is_here):
         return await _from_object_store(url, store, policy, workdir, transfer, trusted=trusted, stores=stores)
     if isinstance(store, str):
         store = None
@@ -96,13 +98,13 @@ async def locate(
             raise _missing(url)
 
 
-def with_manifest(located: Located, url: str, workdir: Path, stores: ObjectStores) -> Located:
+def with_manifest(located: Located, url: str, workdir: Path, hub: HubModels) -> Located:
     """The archive's folder of a model of the Hugging Face hub; what is an archive already is left as it is.
 
     Raises ``InvalidModel``, and ``InternalError`` if it cannot be stored.
     """
     try:
-        folder = stores.lay_out(located.path, url, workdir)
+        folder = hub.lay_out(located.path, url, workdir)
     except OSError as error:
         raise InternalError(f"Failed to save model: {url}: {error.strerror or error}") from error
     return located if folder is None else Located(url, folder, temporary=True)
@@ -116,21 +118,21 @@ async def _from_object_store(
     transfer: Transfer,
     *,
     trusted: bool,
-    stores: ObjectStores | None,
+    stores: Mapping[str, ObjectStores],
 ) -> Located:
     """An object or a folder, or a name in a model store that is one."""
     if scheme(url) is not None and not trusted:
         await load_client()
         policy.check(url)
-    if stores is None:
-        raise _missing(url, "this server has no object stores")
     source = url
     if scheme(url) is None:
         name = os.path.basename(url.rstrip("/"))
         if not name or name == ".":
             raise _missing(url)
         source = f"{str(store).rstrip('/')}/{name}"
-    path, held = await stores.fetch(url, source, workdir, transfer)
+    if (remote := stores.get(scheme(source) or "")) is None:
+        raise _missing(url, "this server has no such object store")
+    path, held = await remote.fetch(url, source, workdir, transfer)
     return Located(url, path, held=held)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from modelserver.errors import ModelServerError
-from modelserver.models.archives.urls import OBJECT_STORES, scheme
+from modelserver.models.archives.urls import scheme
 
 if TYPE_CHECKING:
     from modelserver.models.archives.incoming import Transfer
@@ -27,7 +27,7 @@ Download: TypeAlias = "Callable[[str, Path, Path, Transfer], Awaitable[Path]]"
 class ObjectStores(Protocol):
     """Fetches to the cache of the machine, where an archive stays until its use ends.
 
-    All raise ``ModelNotFound``, ``DownloadFailed``, ``InternalError``, and ``BadRequest`` for a URL that is
+    Both raise ``ModelNotFound``, ``DownloadFailed``, ``InternalError``, and ``BadRequest`` for a URL that is
     not of the plain form.
     """
 
@@ -36,9 +36,16 @@ class ObjectStores(Protocol):
     ) -> tuple[Path, Use | None]:
         """The archive at ``source``, the URL of an object or folder; errors name it by ``url``.
 
-        It may be the folder of a model in the cache of the Hugging Face hub, which is not held. ``workdir``
-        has the cache where the user has none.
+        Without a ``Use`` its file or folder stays by itself. ``workdir`` is a directory of the server, with
+        the cache where the user has none.
         """
+
+    async def names(self, url: str) -> list[str]:
+        """What is in the folder at a URL, as of a few seconds ago; folders end in a slash."""
+
+
+class HubModels(Protocol):
+    """Models of the Hugging Face hub, also in folders of this machine."""
 
     def without_options(self, url: str) -> str:
         """The URL without the options of :meth:`lay_out`."""
@@ -49,9 +56,6 @@ class ObjectStores(Protocol):
         Raises ``InvalidModel``, ``OSError``.
         """
 
-    async def names(self, url: str) -> list[str]:
-        """What is in the folder at a URL, as of a few seconds ago; folders end in a slash."""
-
 
 # If several files have the same name, the earlier suffix takes precedence.
 SUFFIXES = (".mar", ".model", ".tar.gz", ".tgz")
@@ -60,20 +64,20 @@ SUFFIXES = (".mar", ".model", ".tar.gz", ".tgz")
 class ModelStore:
     """A folder, or the URL of one in an object store; without either there is nothing in it.
 
-    ``remote`` lists object stores, ``download`` fetches from http(s) URLs, and ``network`` makes networks of
-    torchvision, if something does.
+    ``remote`` has the object stores by the schemes of their URLs, ``download`` fetches from http(s) URLs,
+    ``network`` makes networks of torchvision, and ``hub`` lays out models of the hub, if something does.
     """
 
-    def __init__(self, place: Path | str | None, remote: ObjectStores | None = None) -> None:
+    def __init__(self, place: Path | str | None, remote: Mapping[str, ObjectStores] | None = None) -> None:
         self._place = place
-        self.remote = remote
+        self.remote = dict(remote or {})
+        self.hub: HubModels | None = None
         self.download: Download | None = None
         self.network: MakeNetwork | None = None
 
-    @staticmethod
-    def is_remote(url: str) -> bool:
+    def is_remote(self, url: str) -> bool:
         """Whether the URL is that of an archive in an object store."""
-        return scheme(url) in OBJECT_STORES
+        return scheme(url) in self.remote
 
     async def loadable(self) -> list[str]:
         """The names of archives and model directories, in no order. Raises OSError, ModelServerError."""
@@ -82,7 +86,8 @@ class ModelStore:
         if isinstance(self._place, Path):
             entries = await asyncio.to_thread(_entries, self._place)
         else:
-            entries = [] if self.remote is None else await self.remote.names(self._place)
+            store = self.remote.get(scheme(self._place) or "")
+            entries = [] if store is None else await store.names(self._place)
         return [
             name
             for name, is_folder in ((entry.rstrip("/"), entry.endswith("/")) for entry in entries)

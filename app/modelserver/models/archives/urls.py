@@ -17,9 +17,6 @@ from urllib.parse import unquote
 from modelserver.errors import ModelNotFound
 from modelserver.models.settings.settings import ANY_URL
 
-OBJECT_STORES: Final = ("s3", "gs", "az", "hf")
-"""Schemes whose URLs are read with the server's credentials."""
-
 Resolver = Callable[[str, int], Awaitable[list[str]]]
 """From host and port to addresses; raises ``OSError`` if there are none."""
 
@@ -38,17 +35,14 @@ class UrlPolicy:
 
         ``original`` is the URL that redirected here.
         """
-        if scheme(url) in OBJECT_STORES and not self.operator_set:
-            raise refusal(url, f"{scheme(url)}:// needs an allowed_urls in the configuration")
+        named = url if original is None else original
+        # Object stores are read with the server's credentials.
+        if scheme(url) not in ("http", "https") and not self.operator_set:
+            raise refusal(named, f"{scheme(url)}:// needs an allowed_urls in the configuration")
         if not any(pattern.fullmatch(url) for pattern in self.allowed):
-            raise refusal(
-                url if original is None else original, "" if original is None else "it redirects elsewhere"
-            )
-        problem = _disguise(url)
-        if problem is None and scheme(url) == "file" and not self.operator_set:
-            problem = "file:// needs an allowed_urls in the configuration"
-        if problem is not None:
-            raise refusal(url if original is None else original, problem)
+            raise refusal(named, "" if original is None else "it redirects elsewhere")
+        if (problem := _disguise(url)) is not None:
+            raise refusal(named, problem)
 
     def check_host(self, url: str, *, is_public: bool) -> None:
         """Raise ``ModelNotFound`` for a host that is not public, unless the operator set the URLs."""

@@ -137,7 +137,7 @@ async def archive_of(model: str | None, settings: Settings) -> Registration:
 
     None is the only model of a server. Raises ConfigError if there is no archive of that name.
     """
-    store = ModelStore(settings.model_store, Stores())
+    store = ModelStore(settings.model_store, Stores.by_scheme())
     try:
         first = await initial(settings, store)
     except ModelServerError as error:

@@ -87,7 +87,9 @@ def _open(model: str, store: Path | None, workdir: Path) -> ModelArchive:
         url, place = path.resolve().name, path.resolve().parent
     # The user of this command is the operator: any URL is allowed.
     policy = UrlPolicy(operator_set=True)
-    finding = locate(url, place, policy, unpacked, stores=Stores(), download=download, network=make_network)
+    finding = locate(
+        url, place, policy, unpacked, stores=Stores.by_scheme(), download=download, network=make_network
+    )
     located = asyncio.run(finding)
     return open_archive(located.path, url, unpacked, temporary=located.temporary)
 
