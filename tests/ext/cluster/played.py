@@ -10,18 +10,8 @@ import msgspec
 from modelserver import __version__
 from modelserver.engine.demand import Demand
 from modelserver.engine.wire.frames import FrameReader, encode, to_worker_decoder
+from modelserver.ext.cluster import messages
 from modelserver.ext.cluster.greeting import Invitation
-from modelserver.ext.cluster.messages import (
-    MAX_MESSAGE,
-    Alive,
-    Heard,
-    Kill,
-    Present,
-    Start,
-    WorkerEnded,
-    WorkerStarted,
-    to_agent_decoder,
-)
 from modelserver.ext.cluster.node.dial import dial_streams
 
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -77,15 +67,15 @@ class PlayedAgent(End):
     """An agent; once connected, it answers heartbeats until ``is_mute``."""
 
     def __init__(self, invitation: Invitation) -> None:
-        super().__init__(invitation, to_agent_decoder, MAX_MESSAGE)
+        super().__init__(invitation, messages.to_agent_decoder, messages.MAX_MESSAGE)
         self.is_mute = False
         self.heard: asyncio.Queue[Any] = asyncio.Queue()
-        self.start: asyncio.Future[Start] = asyncio.get_running_loop().create_future()
+        self.start: asyncio.Future[messages.Start] = asyncio.get_running_loop().create_future()
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._listening: asyncio.Task[None] | None = None
 
     def present(self, version: str = __version__, python: str = PYTHON) -> None:
-        self.send(Present(version, python, "n1", "host1"))
+        self.send(messages.Present(version, python, "n1", "host1"))
 
     def listen(self) -> None:
         self._listening = asyncio.create_task(self._listen())
@@ -94,14 +84,14 @@ class PlayedAgent(End):
         try:
             while True:
                 message, _ = await self.receive()
-                if isinstance(message, Alive):
+                if isinstance(message, messages.Alive):
                     if not self.is_mute:
-                        self.send(Heard(message.number))
-                elif isinstance(message, Start):
+                        self.send(messages.Heard(message.number))
+                elif isinstance(message, messages.Start):
                     self.start.set_result(message)
-                elif isinstance(message, Kill):
+                elif isinstance(message, messages.Kill):
                     self.heard.put_nowait(message)
-                    self.send(WorkerEnded(-9, 1, False))
+                    self.send(messages.WorkerEnded(-9, 1, False))
                 else:
                     self.heard.put_nowait(message)
         except (EOFError, OSError):
@@ -110,7 +100,7 @@ class PlayedAgent(End):
     async def worker(self) -> End:
         start = await asyncio.wait_for(self.start, 10)
         worker = End(start.worker, to_worker_decoder, 1 << 30)
-        self.send(WorkerStarted(4711, "/model", ""))
+        self.send(messages.WorkerStarted(4711, "/model", ""))
         await worker.dial()
         return worker
 

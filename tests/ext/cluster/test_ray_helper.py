@@ -15,15 +15,8 @@ from unittest.mock import Mock
 import pytest
 
 from modelserver.ext.cluster import ray_helper
+from modelserver.ext.cluster import ray_messages as messages
 from modelserver.ext.cluster.ray_helper import ActorPlaces, _state, unreachable
-from modelserver.ext.cluster.ray_messages import (
-    ActorEnded,
-    ActorsPlaced,
-    ClusterRefused,
-    PlaceActors,
-    WatchActors,
-    WithdrawActors,
-)
 
 
 class ActorDiedError(Exception):
@@ -143,7 +136,7 @@ def until(condition):
         time.sleep(0.005)
 
 
-_PLACE = PlaceActors(1, "a", ["the-invitation"], {"num_cpus": 1})
+_PLACE = messages.PlaceActors(1, "a", ["the-invitation"], {"num_cpus": 1})
 
 
 @pytest.fixture
@@ -158,7 +151,7 @@ def test_an_actor_is_created_detached_and_its_end_reported(placed, ray, reports)
     assert reports == []
     placed.calls["alive"][0].set_result(None)
 
-    assert reports == [ActorsPlaced(1)]
+    assert reports == [messages.ActorsPlaced(1)]
     assert ray.actor.invitations == ["the-invitation"]
     assert ray.options == {
         "name": "a",
@@ -170,7 +163,7 @@ def test_an_actor_is_created_detached_and_its_end_reported(placed, ray, reports)
 
     placed.calls["run"][0].set_exception(ActorDiedError("The actor is dead because its node has died."))
 
-    assert reports == [ActorsPlaced(1), ActorEnded(1, "is dead because its node has died.")]
+    assert reports == [messages.ActorsPlaced(1), messages.ActorEnded(1, "is dead because its node has died.")]
     assert ray.killed == []
 
 
@@ -178,7 +171,7 @@ def test_an_actor_that_cannot_run_its_agent_is_killed(placed, ray, reports):
     """It would keep its resources."""
     placed.calls["run"][0].set_exception(RuntimeError("ModuleNotFoundError: No module named 'x'"))
     until(lambda: ray.killed)
-    assert reports == [ActorEnded(1, "ModuleNotFoundError: No module named 'x'")]
+    assert reports == [messages.ActorEnded(1, "ModuleNotFoundError: No module named 'x'")]
 
 
 def test_an_actor_out_of_reach_is_looked_for_again(placed, ray, reports, monkeypatch):
@@ -188,7 +181,7 @@ def test_an_actor_out_of_reach_is_looked_for_again(placed, ray, reports, monkeyp
     assert reports == []
     placed.calls["alive"][1].set_exception(ActorDiedError("it died"))
 
-    assert reports == [ActorEnded(1, "it died")]
+    assert reports == [messages.ActorEnded(1, "it died")]
     assert ray.killed == []
 
 
@@ -197,13 +190,13 @@ def test_what_ray_refuses_has_ended(places, ray, reports):
     places.handle(_PLACE)
     until(lambda: reports)
 
-    assert reports == [ActorEnded(1, "Ray refused it: bad options")]
+    assert reports == [messages.ActorEnded(1, "Ray refused it: bad options")]
 
     assert unreachable("127.0.0.1:1") == "nothing answers at 127.0.0.1:1: Connection refused"
 
 
 def test_cluster_that_was_started_anew_needs_another_helper(places, ray, reports):
-    refused = ClusterRefused("the cluster was started anew, and has to be joined again")
+    refused = messages.ClusterRefused("the cluster was started anew, and has to be joined again")
     ray.error = RuntimeError("RPC error: WrongClusterID: Perhaps the client is accessing GCS")
     places.handle(_PLACE)
     until(lambda: reports)
@@ -219,35 +212,38 @@ def test_cluster_that_was_started_anew_needs_another_helper(places, ray, reports
 def test_an_actor_that_is_withdrawn_while_it_is_created_is_killed(places, ray, reports):
     ray.may_create.clear()
     places.handle(_PLACE)
-    places.handle(WithdrawActors("a"))
+    places.handle(messages.WithdrawActors("a"))
     ray.may_create.set()
     until(lambda: ray.killed)
 
     assert ray.killed == [ray.actor]
     assert ray.actor.invitations == []
-    assert reports == [ActorEnded(1, "it was withdrawn")]
+    assert reports == [messages.ActorEnded(1, "it was withdrawn")]
 
 
 def test_actors_of_an_earlier_helper_are_killed_and_watched_by_name(places, ray, reports):
-    places.handle(WithdrawActors("earlier"))
+    places.handle(messages.WithdrawActors("earlier"))
     until(lambda: ray.killed)
-    places.handle(WatchActors(2, "running"))
+    places.handle(messages.WatchActors(2, "running"))
     until(lambda: ray.actor.calls["alive"])
     assert reports == []
     ray.actor.calls["alive"][0].set_exception(ActorDiedError("it died"))
     until(lambda: reports)
     ray.known = False
-    places.handle(WithdrawActors("gone"))
-    places.handle(WatchActors(3, "gone"))
+    places.handle(messages.WithdrawActors("gone"))
+    places.handle(messages.WatchActors(3, "gone"))
     until(lambda: len(reports) == 2)
 
-    assert reports == [ActorEnded(2, "it died"), ActorEnded(3, "Ray does not know it any more")]
+    assert reports == [
+        messages.ActorEnded(2, "it died"),
+        messages.ActorEnded(3, "Ray does not know it any more"),
+    ]
     assert ray.killed == [ray.actor]
 
 
 def test_the_situation_is_looked_up_while_an_actor_waits(places, ray, monkeypatch):
     assert places.situation() == ("", "")
-    places.handle(PlaceActors(1, "a", ["{}"], {"num_cpus": 4}))
+    places.handle(messages.PlaceActors(1, "a", ["{}"], {"num_cpus": 4}))
     assert places.situation() == ("Ray has free 1 of 2 CPU", "")
     monkeypatch.setattr(ray_helper, "_IMPOSSIBLE_AFTER", -1.0)
     assert places.situation() == ("Ray has free 1 of 2 CPU", "no node has 4 CPU, at most 2 CPU")
@@ -258,9 +254,9 @@ def test_the_situation_is_looked_up_while_an_actor_waits(places, ray, monkeypatc
 
 def test_nodes_lack_what_an_actor_waits_for(places, ray, monkeypatch):
     """Once a node has room, the actor may be starting there."""
-    places.handle(PlaceActors(1, "a", ["{}"], {"num_cpus": 2}))
-    places.handle(PlaceActors(2, "b", ["{}"], {"num_cpus": 1}))
-    places.handle(PlaceActors(3, "c", ["{}"], {"num_cpus": 9}))
+    places.handle(messages.PlaceActors(1, "a", ["{}"], {"num_cpus": 2}))
+    places.handle(messages.PlaceActors(2, "b", ["{}"], {"num_cpus": 1}))
+    places.handle(messages.PlaceActors(3, "c", ["{}"], {"num_cpus": 9}))
     until(lambda: len(ray.actor.invitations) == 3)
     assert places.lacks() == {1: {"12345678": {"CPU": 1}}}
     ray.free = {"12345678abc": {"CPU": 2}}
@@ -275,7 +271,7 @@ def test_nodes_lack_what_an_actor_waits_for(places, ray, monkeypatch):
 
 def test_a_group_has_its_places_together(places, ray, reports):
     options = {"num_cpus": 0.5, "num_gpus": 1, "label_selector": {"zone": "a"}}
-    places.handle(PlaceActors(1, "g", ["first", "second"], options, "PACK"))
+    places.handle(messages.PlaceActors(1, "g", ["first", "second"], options, "PACK"))
     until(lambda: [actor.invitations for actor in ray.actors.values()] == [["first"], ["second"]])
     first, second = ray.actors["g:0"], ray.actors["g:1"]
     assert ray.groups["g"] == (
@@ -287,38 +283,38 @@ def test_a_group_has_its_places_together(places, ray, reports):
     first.calls["alive"][0].set_result(None)
     assert reports == []
     second.calls["alive"][0].set_result(None)
-    assert reports == [ActorsPlaced(1)]
+    assert reports == [messages.ActorsPlaced(1)]
     second.calls["run"][0].set_exception(ActorDiedError("it died"))
-    assert reports[1:] == [ActorEnded(1, "it died", 1)]
+    assert reports[1:] == [messages.ActorEnded(1, "it died", 1)]
     assert "g" in ray.groups
     first.calls["run"][0].set_result(None)
     until(lambda: "g" not in ray.groups)
 
-    assert reports[2:] == [ActorEnded(1, "its agent ended")]
+    assert reports[2:] == [messages.ActorEnded(1, "its agent ended")]
     assert ray.killed == [first]
 
 
 def test_a_withdrawn_group_is_removed(places, ray, reports):
-    places.handle(PlaceActors(1, "g", ["first", "second"], {"num_cpus": 1}, "SPREAD"))
+    places.handle(messages.PlaceActors(1, "g", ["first", "second"], {"num_cpus": 1}, "SPREAD"))
     until(lambda: len(ray.actors) == 2)
-    places.handle(WithdrawActors("g", 2))
+    places.handle(messages.WithdrawActors("g", 2))
     until(lambda: "g" not in ray.groups)
     assert ray.killed == list(ray.actors.values())
 
     ray.groups["earlier"] = ray.groups["gone"] = None
     ray.actors = {"earlier:0": PlayedActor(), "earlier:1": PlayedActor()}
-    places.handle(WatchActors(2, "earlier", 2))
+    places.handle(messages.WatchActors(2, "earlier", 2))
     until(lambda: all(actor.calls["alive"] for actor in ray.actors.values()))
-    places.handle(WithdrawActors("earlier", 2))
+    places.handle(messages.WithdrawActors("earlier", 2))
     until(lambda: "earlier" not in ray.groups)
     ray.known = False
-    places.handle(WatchActors(3, "gone", 2))
+    places.handle(messages.WatchActors(3, "gone", 2))
     until(lambda: "gone" not in ray.groups)
-    assert ActorEnded(3, "Ray does not know it any more") in reports
+    assert messages.ActorEnded(3, "Ray does not know it any more") in reports
 
     ray.error = ValueError("bad options")
-    places.handle(PlaceActors(4, "h", ["first", "second"], {"num_cpus": 1}, "PACK"))
-    until(lambda: ActorEnded(4, "Ray refused it: bad options") in reports and "h" not in ray.groups)
+    places.handle(messages.PlaceActors(4, "h", ["first", "second"], {"num_cpus": 1}, "PACK"))
+    until(lambda: messages.ActorEnded(4, "Ray refused it: bad options") in reports and "h" not in ray.groups)
 
 
 def start(folder, ray, pid=None, inherited=2):

@@ -20,20 +20,10 @@ from modelserver.engine.wire.frames import encode, to_worker_decoder
 from modelserver.engine.wire.messages import Answer, Load, Loaded, Ping, Pong, Recalled, Result
 from modelserver.errors import StartFailed
 from modelserver.ext.cluster import launcher as starting_module
+from modelserver.ext.cluster import messages
 from modelserver.ext.cluster import remote as remote_module
 from modelserver.ext.cluster.hub import Hub
 from modelserver.ext.cluster.launcher import Cluster
-from modelserver.ext.cluster.messages import (
-    MAX_MESSAGE,
-    Condition,
-    Recall,
-    StartProgress,
-    StartRefused,
-    TakenBack,
-    WorkerEnded,
-    WorkerOutput,
-    WorkerStarted,
-)
 from modelserver.ext.cluster.placing import NoPlace
 from modelserver.ext.cluster.remote import RemoteWorker, SharedPlace
 from modelserver.surface.tls.context import Certificate
@@ -134,7 +124,7 @@ async def test_frames_pass_in_both_directions(stage):
     worker.send(Ping())
     assert await end.receive() == (Ping(), b"")
     assert (worker.pid, worker.pids, worker.recalls) == (4711, [], False)
-    agent.send(WorkerEnded(3, 4, False))
+    agent.send(messages.WorkerEnded(3, 4, False))
     end.close()
     assert await worker.wait() == "exited with status 3"
     assert worker.batches_started == 4
@@ -147,14 +137,14 @@ async def test_frames_pass_in_both_directions(stage):
 async def test_reports_of_an_agent_reach_their_places(stage, caplog):
     caplog.set_level(logging.INFO)
     worker, agent, end = await stage.started()
-    agent.send(Condition(5, "GPU", 7))
-    agent.send(StartProgress("packages are installed"))
-    agent.send(WorkerOutput(False, b"a lin"))
-    agent.send(WorkerOutput(False, b"e\nno end"))
-    agent.send(TakenBack(2, 3))
+    agent.send(messages.Condition(5, "GPU", 7))
+    agent.send(messages.StartProgress("packages are installed"))
+    agent.send(messages.WorkerOutput(False, b"a lin"))
+    agent.send(messages.WorkerOutput(False, b"e\nno end"))
+    agent.send(messages.TakenBack(2, 3))
     assert await stage.conversation.next() == (Recalled(2, 3), b"")
     worker.recall(9)
-    assert await agent.heard.get() == Recall(9)
+    assert await agent.heard.get() == messages.Recall(9)
     assert (worker.node.resident, worker.node.of_family, worker.node.gpu) == (5, 7, "GPU")
     assert "packages are installed" in caplog.text
     assert worker.is_alive
@@ -173,7 +163,7 @@ async def test_refusal_of_an_agent_fails_the_start(stage):
     agent = await stage.arrived()
     end = End((await agent.start).worker, to_worker_decoder, 1 << 20)
     await end.dial()
-    agent.send(StartRefused("there is no room for 5 GB of files"))
+    agent.send(messages.StartRefused("there is no room for 5 GB of files"))
     assert await stage.refusal() == "there is no room for 5 GB of files"
     assert await end.ended()
     await agent.gone
@@ -193,8 +183,8 @@ async def test_failed_installation_is_the_models_fault(stage, caplog):
     caplog.set_level(logging.INFO)
     agent = await stage.placed()
     agent.present()
-    agent.send(StartProgress("ERROR: No matching distribution found", "m_1.0-pip"))
-    agent.send(StartRefused("Custom pip package installation failed", 400))
+    agent.send(messages.StartProgress("ERROR: No matching distribution found", "m_1.0-pip"))
+    agent.send(messages.StartRefused("Custom pip package installation failed", 400))
     with pytest.raises(StartFailed, match=r"^Custom pip package") as failed:
         await asyncio.wait_for(stage.starting, 15)
     (line,) = (record for record in caplog.records if record.name == "modelserver.model")
@@ -211,7 +201,7 @@ async def test_worker_that_never_connects_is_abandoned(stage, monkeypatch):
     monkeypatch.setattr(starting_module, "CONNECT_TIME", 0.2)
     agent = await stage.arrived()
     start = await agent.start
-    agent.send(WorkerStarted(1, "/m", ""))
+    agent.send(messages.WorkerStarted(1, "/m", ""))
     assert await stage.refusal() == "its process did not connect within 0.2 s"
     assert await agent.heard.get() is not None
     late = End(start.worker, None, 1)
@@ -255,8 +245,8 @@ async def test_start_without_a_place_leaves_nothing(stage, monkeypatch):
     [
         b"\xff" * 64,
         struct.pack("<II", 0xFFFFFFFF, 8),
-        struct.pack("<II", MAX_MESSAGE + 1, 8),
-        b"".join(encode(Recall(1))),
+        struct.pack("<II", messages.MAX_MESSAGE + 1, 8),
+        b"".join(encode(messages.Recall(1))),
         struct.pack("<II", 8, 9) + bytes(8),
     ],
     ids=["garbage", "four gigabytes", "over the limit", "the server's", "no head"],
@@ -283,7 +273,7 @@ async def test_a_lost_worker_is_no_invalid_message(stage):
     end.close()
     assert await asyncio.wait_for(stage.conversation.lost, 5) is None
     assert not worker.lost.done()
-    agent.send(WorkerEnded(-11, 2, False))
+    agent.send(messages.WorkerEnded(-11, 2, False))
     assert await worker.wait() == "was killed by SIGSEGV"
     agent.close()
 

@@ -1,17 +1,8 @@
 from collections import Counter
 
 import pytest
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import TracerProvider, sampling
 from opentelemetry.sdk.trace.id_generator import IdGenerator
-from opentelemetry.sdk.trace.sampling import (
-    ALWAYS_OFF,
-    ALWAYS_ON,
-    Decision,
-    ParentBased,
-    Sampler,
-    SamplingResult,
-    TraceIdRatioBased,
-)
 from tests.ext.otel.spans import SpanStore, tracing
 
 from modelserver.ext.otel.spans import Clock, Tracing, bound_of, follows_unsampled, traceparent
@@ -35,19 +26,19 @@ class OneByOne(IdGenerator):
         return 7
 
 
-class OnlyNamed(Sampler):
+class OnlyNamed(sampling.Sampler):
     """Samples what has this name, and decides by nothing else."""
 
     def should_sample(self, parent_context, trace_id, name, *_args, **_kwargs):
-        expected = Decision.RECORD_AND_SAMPLE if name == "expected" else Decision.DROP
-        return SamplingResult(expected)
+        expected = sampling.Decision.RECORD_AND_SAMPLE if name == "expected" else sampling.Decision.DROP
+        return sampling.SamplingResult(expected)
 
     def get_description(self):
         return "OnlyNamed"
 
 
 def test_request_without_a_parent_starts_a_trace():
-    made, _ = tracing(ParentBased(TraceIdRatioBased(0.25)))
+    made, _ = tracing(sampling.ParentBased(sampling.TraceIdRatioBased(0.25)))
     result = [made.sample([(b"host", b"x")], "a") for _ in range(4000)]
 
     sampled = [contexts for contexts in result if contexts is not None]
@@ -59,7 +50,7 @@ def test_request_without_a_parent_starts_a_trace():
 
 def test_a_caller_decides():
     """With a parent, whether its caller samples; the trace and its state go on."""
-    made, _ = tracing(ParentBased(ALWAYS_OFF))
+    made, _ = tracing(sampling.ParentBased(sampling.ALWAYS_OFF))
     headers = [(b"TraceParent", PARENT), (b"Tracestate", b"vendor=x"), (b"tracestate", b"other=y")]
     result = made.sample(headers, "a")
 
@@ -97,9 +88,9 @@ def test_what_is_no_parent(headers, caplog):
 @pytest.mark.parametrize(
     ("sampler", "follows"),
     [
-        (ParentBased(ALWAYS_ON), True),
-        (ParentBased(ALWAYS_ON, remote_parent_not_sampled=ALWAYS_ON), False),
-        (ALWAYS_ON, False),
+        (sampling.ParentBased(sampling.ALWAYS_ON), True),
+        (sampling.ParentBased(sampling.ALWAYS_ON, remote_parent_not_sampled=sampling.ALWAYS_ON), False),
+        (sampling.ALWAYS_ON, False),
         (OnlyNamed(), False),
     ],
 )
@@ -122,7 +113,7 @@ def test_own_sampler_and_id_generator_are_used():
 
     store = SpanStore()
     made = Tracing(
-        TracerProvider(ALWAYS_ON, id_generator=OneByOne(), shutdown_on_exit=False), store, store.note
+        TracerProvider(sampling.ALWAYS_ON, id_generator=OneByOne(), shutdown_on_exit=False), store, store.note
     )
     contexts = [made.sample([], "a") for _ in range(2)]
 
@@ -132,12 +123,12 @@ def test_own_sampler_and_id_generator_are_used():
 @pytest.mark.parametrize(
     ("sampler", "bound"),
     [
-        (ALWAYS_ON, 1 << 64),
-        (ALWAYS_OFF, 0),
-        (ParentBased(ALWAYS_ON), 1 << 64),
-        (ParentBased(ALWAYS_OFF), 0),
-        (TraceIdRatioBased(0.01), TraceIdRatioBased(0.01).bound),
-        (ParentBased(TraceIdRatioBased(1e-7)), TraceIdRatioBased(1e-7).bound),
+        (sampling.ALWAYS_ON, 1 << 64),
+        (sampling.ALWAYS_OFF, 0),
+        (sampling.ParentBased(sampling.ALWAYS_ON), 1 << 64),
+        (sampling.ParentBased(sampling.ALWAYS_OFF), 0),
+        (sampling.TraceIdRatioBased(0.01), sampling.TraceIdRatioBased(0.01).bound),
+        (sampling.ParentBased(sampling.TraceIdRatioBased(1e-7)), sampling.TraceIdRatioBased(1e-7).bound),
         (OnlyNamed(), None),
     ],
 )

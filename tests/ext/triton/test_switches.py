@@ -2,12 +2,7 @@ import pytest
 
 from modelserver.engine.telemetry.logs import log_level
 from modelserver.errors import BadRequest
-from modelserver.ext.triton.switches import (
-    change_log_settings,
-    change_trace_settings,
-    log_settings,
-    trace_settings,
-)
+from modelserver.ext.triton import switches
 
 
 @pytest.fixture(autouse=True)
@@ -23,13 +18,13 @@ def _level():
 )
 def test_traces_stay_off(changes):
     """Requests may turn tracing off and clear its settings."""
-    assert change_trace_settings(changes) == trace_settings() == {"trace_level": ["OFF"]}
+    assert switches.change_trace_settings(changes) == switches.trace_settings() == {"trace_level": ["OFF"]}
 
 
 @pytest.mark.parametrize("changes", [{"trace_level": ["TIMESTAMPS"]}, {"trace_rate": "1"}, {"x" * 99: "1"}])
 def test_traces_are_refused(changes):
     with pytest.raises(BadRequest, match=f"^{next(iter(changes))[:40]}: this server has no Triton traces"):
-        change_trace_settings(changes)
+        switches.change_trace_settings(changes)
 
 
 @pytest.mark.parametrize(
@@ -44,10 +39,10 @@ def test_traces_are_refused(changes):
     ],
 )
 def test_log_level_is_set(changes, level):
-    settings = change_log_settings(changes)
+    settings = switches.change_log_settings(changes)
 
     assert log_level() == level
-    assert settings == log_settings()
+    assert settings == switches.log_settings()
     assert settings["log_verbose_level"] == (1 if level == "debug" else 0)
 
 
@@ -68,5 +63,5 @@ def test_log_level_is_set(changes, level):
 )
 def test_impossible_setting_is_refused(changes, reason):
     with pytest.raises(BadRequest, match=reason):
-        change_log_settings(changes)
+        switches.change_log_settings(changes)
     assert log_level() == "info"

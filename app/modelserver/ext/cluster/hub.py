@@ -17,15 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from modelserver.ext.cluster.greeting import (
-    RESPONSE,
-    GreetingError,
-    Invitation,
-    challenge,
-    confirm,
-    invite,
-    named_ticket,
-)
+from modelserver.ext.cluster import greeting
 from modelserver.ext.cluster.local_socket import address_of
 
 if TYPE_CHECKING:
@@ -65,7 +57,7 @@ class Hub:
         self._host = advertised
         self._certificate = certificate
         self._path = "" if folder is None else str(folder / "workers.sock")
-        self._expected: dict[bytes, tuple[Invitation, ProtocolFactory]] = {}
+        self._expected: dict[bytes, tuple[greeting.Invitation, ProtocolFactory]] = {}
         self._listeners: list[socket.socket] = []
         self.port: int = bound.getsockname()[1]
         self.refused = Refusals()
@@ -109,14 +101,14 @@ class Hub:
         if listener in self._listeners:
             asyncio.get_running_loop().add_reader(listener, self._accept, listener, context)
 
-    def invite(self, make: ProtocolFactory) -> Invitation:
+    def invite(self, make: ProtocolFactory) -> greeting.Invitation:
         """An invitation for one connection, whose protocol is made by ``make`` once it has proven itself."""
         certificate = "" if self._certificate is None else first_certificate(self._certificate.chain.decode())
-        invitation = invite(self._host, self.port, certificate=certificate, path=self._path)
+        invitation = greeting.invite(self._host, self.port, certificate=certificate, path=self._path)
         self._expected[invitation.ticket] = invitation, make
         return invitation
 
-    def revoke(self, invitation: Invitation) -> None:
+    def revoke(self, invitation: greeting.Invitation) -> None:
         """The invitation is void, if it has not been used."""
         self._expected.pop(invitation.ticket, None)
 
@@ -125,11 +117,11 @@ class Hub:
 
         Raises GreetingError.
         """
-        ticket = named_ticket(response)
+        ticket = greeting.named_ticket(response)
         if ticket not in self._expected:
-            raise GreetingError("an unknown or used ticket")
+            raise greeting.GreetingError("an unknown or used ticket")
         invitation, make = self._expected[ticket]
-        confirmation = confirm(invitation, nonce, response)
+        confirmation = greeting.confirm(invitation, nonce, response)
         del self._expected[ticket]
         return confirmation, make
 
@@ -230,7 +222,7 @@ class _Door(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         if self._is_stranger:
-            first, self._nonce = challenge()
+            first, self._nonce = greeting.challenge()
             self._transport.write(first)
         else:
             self._transport.abort()
@@ -239,11 +231,11 @@ class _Door(asyncio.Protocol):
         if not self._is_stranger:
             return
         self._received += data
-        if len(self._received) < RESPONSE.size:
+        if len(self._received) < greeting.RESPONSE.size:
             return
         try:
             confirmation, make = self._hub.redeem(self._nonce, self._received)
-        except GreetingError as error:
+        except greeting.GreetingError as error:
             self.refuse(str(error))
             return
         self._leave()

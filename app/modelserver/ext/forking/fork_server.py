@@ -19,19 +19,8 @@ import time
 from pathlib import Path
 
 from modelserver.engine.wire.marks import Mark
+from modelserver.ext.forking import messages
 from modelserver.ext.forking.child import Birth, become_worker
-from modelserver.ext.forking.messages import (
-    ChildEnded,
-    ForkRefused,
-    FromSpawner,
-    ModulesImported,
-    Prepare,
-    Spawn,
-    Spawned,
-    ToSpawner,
-    receive_request,
-    send,
-)
 from modelserver_handlers import BUILT_IN
 
 # Seconds within which a server that closed the connection ends, if it is going to.
@@ -63,23 +52,23 @@ class ForkServer:
                 if ready in self._children:
                     self._report(ready)
                     continue
-                received = receive_request(self._control)
+                received = messages.receive_request(self._control)
                 if received is None:
                     return None
                 birth = self._answer(*received)
                 if birth is not None:
                     return birth
 
-    def _answer(self, request: ToSpawner, descriptors: list[int]) -> Birth | None:
+    def _answer(self, request: messages.ToSpawner, descriptors: list[int]) -> Birth | None:
         try:
             self._prepare(request)
-            if isinstance(request, Prepare):
-                self._send(ModulesImported())
+            if isinstance(request, messages.Prepare):
+                self._send(messages.ModulesImported())
                 return None
             check_fitness({self._control.fileno(), *self._children, *descriptors})
             return self._fork(request, descriptors)
         except (Unfit, OSError) as error:
-            self._send(ForkRefused(str(error)))
+            self._send(messages.ForkRefused(str(error)))
             return None
         finally:
             # Only in the parent: the child needs them.
@@ -87,7 +76,7 @@ class ForkServer:
                 for descriptor in descriptors:
                     os.close(descriptor)
 
-    def _prepare(self, request: ToSpawner) -> None:
+    def _prepare(self, request: messages.ToSpawner) -> None:
         if self._broken:
             raise Unfit(self._broken)
         if own := shadowed(Path(request.model_dir)):
@@ -114,7 +103,7 @@ class ForkServer:
         if own := shadowed(Path(request.model_dir)):
             raise Unfit(f"the model has modules of its own named {', '.join(own)}")
 
-    def _fork(self, request: Spawn, descriptors: list[int]) -> Birth | None:
+    def _fork(self, request: messages.Spawn, descriptors: list[int]) -> Birth | None:
         sys.stdout.flush()
         sys.stderr.flush()
         pid = os.fork()
@@ -123,7 +112,7 @@ class ForkServer:
         pidfd = os.pidfd_open(pid)
         self._children[pidfd] = pid
         self._poller.register(pidfd, select.POLLIN)
-        self._send(Spawned(pid), [pidfd])
+        self._send(messages.Spawned(pid), [pidfd])
         return None
 
     def _report(self, pidfd: int) -> None:
@@ -136,12 +125,14 @@ class ForkServer:
             os.killpg(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         if end is not None:
-            self._send(ChildEnded(pid, end.si_status if end.si_code == os.CLD_EXITED else -end.si_status))
+            self._send(
+                messages.ChildEnded(pid, end.si_status if end.si_code == os.CLD_EXITED else -end.si_status)
+            )
 
-    def _send(self, report: FromSpawner, descriptors: list[int] | None = None) -> None:
+    def _send(self, report: messages.FromSpawner, descriptors: list[int] | None = None) -> None:
         # The server may be gone; the next turn notices.
         with contextlib.suppress(OSError):
-            send(self._control, report, descriptors)
+            messages.send(self._control, report, descriptors)
 
 
 def shadowed(model_dir: Path) -> list[str]:

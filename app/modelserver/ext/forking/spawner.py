@@ -20,18 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modelserver.engine.pools.local_process import LocalProcess
-from modelserver.ext.forking.messages import (
-    ChildEnded,
-    ForkRefused,
-    FromSpawner,
-    ModulesImported,
-    Prepare,
-    Spawn,
-    Spawned,
-    ToSpawner,
-    receive_report,
-    send,
-)
+from modelserver.ext.forking import messages
 from modelserver.ext.forking.preload_reader import PreloadReader
 from modelserver.ext.forking.preloading import EARLY_VARIABLE, Preload
 
@@ -145,7 +134,7 @@ class Spawner:
         self._preloads = PreloadReader()
         self._replacing: asyncio.Task[None] | None = None
         # What the spawner was last used for, from which the next one is prepared.
-        self._latest: tuple[WorkerSpec, Mapping[str, str], Prepare] | None = None
+        self._latest: tuple[WorkerSpec, Mapping[str, str], messages.Prepare] | None = None
 
     async def preload(self, handler: str, modules: Sequence[str], environment: Mapping[str, str]) -> None:
         """Imports what a built-in handler or a script needs, before it is known how its workers are started.
@@ -154,7 +143,7 @@ class Spawner:
         """
         with contextlib.suppress(SpawnRefused):
             process = await self._running("", environment)
-            await process.prepare(Prepare(_NO_FOLDER, handler, list(modules)))
+            await process.prepare(messages.Prepare(_NO_FOLDER, handler, list(modules)))
 
     async def spawn(
         self, spec: WorkerSpec, environment: Mapping[str, str], outputs: tuple[int, int], connection: int
@@ -187,8 +176,8 @@ class Spawner:
             preload = Preload()
         else:
             self._for_all = False
-        needs = Prepare(load.model_dir, preload.handler, list(preload.modules))
-        request = Spawn(
+        needs = messages.Prepare(load.model_dir, preload.handler, list(preload.modules))
+        request = messages.Spawn(
             needs.model_dir,
             needs.handler,
             needs.modules,
@@ -207,7 +196,9 @@ class Spawner:
         if self._replacing is None or self._replacing.done():
             self._replacing = asyncio.create_task(self._replace(*self._latest))
 
-    async def _replace(self, spec: WorkerSpec, environment: Mapping[str, str], needs: Prepare) -> None:
+    async def _replace(
+        self, spec: WorkerSpec, environment: Mapping[str, str], needs: messages.Prepare
+    ) -> None:
         with contextlib.suppress(SpawnRefused):
             await (await self._running(_hidden_by(spec), environment)).prepare(needs)
 
@@ -329,7 +320,7 @@ class _SpawnerProcess:
             remote.close()
         return cls(process, local, on_lost, replaces=replaces)
 
-    async def prepare(self, needs: Prepare) -> None:
+    async def prepare(self, needs: messages.Prepare) -> None:
         """Lets it import what a worker needs. Raises SpawnRefused."""
         try:
             await asyncio.wait_for(self._ask(needs), self._patience)
@@ -339,7 +330,7 @@ class _SpawnerProcess:
             self.close()
             raise SpawnRefused(f"the spawner was not ready within {self._patience:g} s") from None
 
-    async def spawn(self, request: Spawn, descriptors: list[int]) -> ForkedProcess:
+    async def spawn(self, request: messages.Spawn, descriptors: list[int]) -> ForkedProcess:
         """Requests a worker, for which it is prepared. Raises SpawnRefused."""
         remote, local = os.pipe()
         try:
@@ -358,11 +349,11 @@ class _SpawnerProcess:
         return child
 
     def _ask(
-        self, request: ToSpawner, descriptors: list[int] | None = None, life: int | None = None
+        self, request: messages.ToSpawner, descriptors: list[int] | None = None, life: int | None = None
     ) -> asyncio.Future[ForkedProcess | None]:
         """Sends a request; the future gets its reply or SpawnRefused. Raises SpawnRefused."""
         try:
-            send(self._control, request, descriptors)
+            messages.send(self._control, request, descriptors)
         except OSError as error:
             raise SpawnRefused(f"the spawner cannot be reached: {error}") from error
         pending = _Pending(self._loop.create_future(), life)
@@ -383,7 +374,7 @@ class _SpawnerProcess:
 
     def _read(self) -> None:
         try:
-            received = receive_report(self._control)
+            received = messages.receive_report(self._control)
         except BlockingIOError:
             return
         except OSError:
@@ -393,25 +384,25 @@ class _SpawnerProcess:
         else:
             self._handle(*received)
 
-    def _handle(self, report: FromSpawner, descriptors: list[int]) -> None:
-        if isinstance(report, ChildEnded):
+    def _handle(self, report: messages.FromSpawner, descriptors: list[int]) -> None:
+        if isinstance(report, messages.ChildEnded):
             child = self._children.pop(report.pid, None)
             if child is not None:
                 child.ended(report.code)
             return
         pending = self._pending.popleft()
-        if isinstance(report, ModulesImported):
+        if isinstance(report, messages.ModulesImported):
             self._patience = PATIENCE
             if not pending.reply.done():
                 pending.reply.set_result(None)
             return
-        if isinstance(report, ForkRefused):
+        if isinstance(report, messages.ForkRefused):
             if pending.life is not None:
                 os.close(pending.life)
             if not pending.reply.done():
                 pending.reply.set_exception(SpawnRefused(report.reason))
             return
-        assert isinstance(report, Spawned)  # noqa: S101 - the last of the union
+        assert isinstance(report, messages.Spawned)  # noqa: S101 - the last of the union
         assert pending.life is not None  # noqa: S101 - what a Spawn has
         child = ForkedProcess(report.pid, descriptors[0], pending.life)
         self._children[report.pid] = child

@@ -14,18 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-from opentelemetry.sdk.metrics.export import (
-    AggregationTemporality,
-    Gauge,
-    HistogramDataPoint,
-    Metric,
-    MetricsData,
-    NumberDataPoint,
-    ResourceMetrics,
-    ScopeMetrics,
-    Sum,
-)
-from opentelemetry.sdk.metrics.export import Histogram as HistogramData
+from opentelemetry.sdk.metrics import export as sdk
 
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.ext.otel.sdk import resource
@@ -50,24 +39,24 @@ def read(metrics: ServerMetrics) -> list[Reading]:
     ]
 
 
-def points(readings: list[Reading], start: int, now: int) -> list[Metric]:
+def points(readings: list[Reading], start: int, now: int) -> list[sdk.Metric]:
     """Converts readings to metrics of the SDK; times in nanoseconds since 1970."""
     return [
-        Metric(family.name, family.help_text, "", _data(family, series, start, now))
+        sdk.Metric(family.name, family.help_text, "", _data(family, series, start, now))
         for family, series in readings
     ]
 
 
 def _data(
     family: Any, series: list[tuple[Mapping[str, str], Any]], start: int, now: int
-) -> Gauge | Sum | HistogramData:
-    cumulative = AggregationTemporality.CUMULATIVE
+) -> sdk.Gauge | sdk.Sum | sdk.Histogram:
+    cumulative = sdk.AggregationTemporality.CUMULATIVE
     if family.kind == "histogram":
         # The extremes are not known, which OTLP allows.
         unknown: Any = None
-        return HistogramData(
+        return sdk.Histogram(
             [
-                HistogramDataPoint(
+                sdk.HistogramDataPoint(
                     labels, start, now, sum(counts), total, counts, family.bounds, unknown, unknown
                 )
                 for labels, (counts, total) in series
@@ -75,8 +64,8 @@ def _data(
             cumulative,
         )
     is_sum = family.kind == "counter"
-    numbers = [NumberDataPoint(labels, start if is_sum else 0, now, value) for labels, value in series]
-    return Sum(numbers, cumulative, is_monotonic=True) if is_sum else Gauge(numbers)
+    numbers = [sdk.NumberDataPoint(labels, start if is_sum else 0, now, value) for labels, value in series]
+    return sdk.Sum(numbers, cumulative, is_monotonic=True) if is_sum else sdk.Gauge(numbers)
 
 
 class MetricsSender:
@@ -108,9 +97,9 @@ class MetricsSender:
 
     def _send(self, readings: list[Reading]) -> None:
         metrics = points(readings, self._start, time.time_ns())
-        scope = ScopeMetrics(SCOPE, metrics, "")
+        scope = sdk.ScopeMetrics(SCOPE, metrics, "")
         try:
-            self._exporter.export(MetricsData([ResourceMetrics(self._resource, [scope], "")]))
+            self._exporter.export(sdk.MetricsData([sdk.ResourceMetrics(self._resource, [scope], "")]))
         except Exception:  # noqa: BLE001 - the next time may succeed
             _log.warning("The metrics could not be exported", exc_info=True)
 

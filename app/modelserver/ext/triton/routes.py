@@ -11,17 +11,12 @@ from starlette.responses import JSONResponse, Response
 from typing_extensions import Required, TypedDict
 
 from modelserver.errors import BadRequest, MethodNotAllowed, ServiceUnavailable
+from modelserver.ext.triton import switches
 from modelserver.ext.triton.metadata import describe_model, describe_server
 from modelserver.ext.triton.model_config import describe_config
 from modelserver.ext.triton.regions import Regions
 from modelserver.ext.triton.rpcs import NO_CUDA
 from modelserver.ext.triton.statistics import list_statistics
-from modelserver.ext.triton.switches import (
-    change_log_settings,
-    change_trace_settings,
-    log_settings,
-    trace_settings,
-)
 from modelserver.models.registry import Registry
 from modelserver.models.settings.address import HostPort
 from modelserver.models.settings.settings import Settings
@@ -298,12 +293,12 @@ def _add_trace_settings(app: Application, registry: Registry) -> None:
     async def show(name: str = "") -> JSONResponse:
         if name:
             registry.get(name)
-        return JSONResponse(trace_settings())
+        return JSONResponse(switches.trace_settings())
 
     async def change(request: Request, name: str = "") -> JSONResponse:
         if name:
             registry.get(name)
-        return JSONResponse(change_trace_settings(await read_object(request)))
+        return JSONResponse(switches.change_trace_settings(await read_object(request)))
 
     add = app.section(_TAG)
     body = JsonBody(dict[str, Any], "Only OFF is possible.", {"trace_level": ["OFF"]})
@@ -317,7 +312,7 @@ def _add_trace_settings(app: Application, registry: Registry) -> None:
 
 def _add_log_settings(app: Application) -> None:
     async def show() -> JSONResponse:
-        return JSONResponse(log_settings())
+        return JSONResponse(switches.log_settings())
 
     async def change(request: Request) -> JSONResponse:
         if request.client is not None and not HostPort(*request.client).is_loopback:
@@ -325,7 +320,7 @@ def _add_log_settings(app: Application) -> None:
                 message="Only clients on the server's machine may change the log here; "
                 "the management address has PUT /logging."
             )
-        return JSONResponse(change_log_settings(await read_object(request)))
+        return JSONResponse(switches.change_log_settings(await read_object(request)))
 
     add, text = app.section(_TAG), "How much the server logs, in Triton's terms."
     add(show, "get /v2/logging", "v2_log", text, LogSettings)

@@ -14,26 +14,8 @@ import pytest
 from tests.waiting import gone, is_alive
 
 from modelserver.engine.pools.local_process import LocalProcess
+from modelserver.ext.cluster import messages
 from modelserver.ext.cluster.hub import Hub
-from modelserver.ext.cluster.messages import (
-    Alive,
-    ArchiveTicket,
-    Condition,
-    Heard,
-    Kill,
-    MessageReader,
-    Present,
-    Recall,
-    Start,
-    StartRefused,
-    TakenBack,
-    WantArchive,
-    WorkerEnded,
-    WorkerOutput,
-    WorkerStarted,
-    encode,
-    from_agent_decoder,
-)
 from modelserver.ext.cluster.node import agent as agent_module
 from modelserver.ext.cluster.node.agent import Agent
 from modelserver.ext.cluster.packing import ArchiveSender, Packer
@@ -48,7 +30,7 @@ class PlayedServer(asyncio.Protocol):
     def __init__(self):
         self.messages: asyncio.Queue[Any] = asyncio.Queue()
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._frames = MessageReader(from_agent_decoder)
+        self._frames = messages.MessageReader(messages.from_agent_decoder)
         self.send_archive: Callable[[int], None] | None = None
 
     def connection_made(self, transport):
@@ -56,7 +38,7 @@ class PlayedServer(asyncio.Protocol):
 
     def data_received(self, data):
         for message in self._frames.feed(data):
-            if isinstance(message, WantArchive) and self.send_archive is not None:
+            if isinstance(message, messages.WantArchive) and self.send_archive is not None:
                 self.send_archive(message.offset)
             else:
                 self.messages.put_nowait(message)
@@ -65,7 +47,7 @@ class PlayedServer(asyncio.Protocol):
         self.lost.set_result(None)
 
     def send(self, message):
-        self.transport.write(encode(message))
+        self.transport.write(messages.encode(message))
 
     async def next(self, *kinds):
         while True:
@@ -93,9 +75,9 @@ class Stage:
         """An agent in this process that has received such a start, and other messages with it."""
         self._monkeypatch.setattr(sys, "executable", python or str(self.program(script)))
         task = asyncio.create_task(Agent(self.invitation, "n1").run())
-        await self.server.next(Present)
+        await self.server.next(messages.Present)
         orders = (await self.start(), *after)
-        self.server.transport.write(b"".join(map(encode, orders)))
+        self.server.transport.write(b"".join(map(messages.encode, orders)))
         return task
 
     async def start(self, lease=_LEASE):
@@ -105,15 +87,20 @@ class Stage:
         (model / "h.py").write_text("")
         packed = await Packer().pack(model)
         self.server.send_archive = lambda offset: self.server.send(
-            ArchiveTicket(self.hub.invite(lambda: ArchiveSender(packed, offset)))
+            messages.ArchiveTicket(self.hub.invite(lambda: ArchiveSender(packed, offset)))
         )
         worker = self.hub.invite(PlayedServer)
         own, packages = {"SEEN": "1"}, ("", False, "")
-        return Start(("m", "1"), None, packed.digest, packed.size, own, "", 1, packages, worker, lease, {})
+        return messages.Start(
+            ("m", "1"), None, packed.digest, packed.size, own, "", 1, packages, worker, lease, {}
+        )
 
     async def output_until_end(self):
         got = [b"", b""]
-        while not isinstance(message := await self.server.next(WorkerOutput, WorkerEnded), WorkerEnded):
+        while not isinstance(
+            message := await self.server.next(messages.WorkerOutput, messages.WorkerEnded),
+            messages.WorkerEnded,
+        ):
             got[message.is_error] += message.data
         return got[0], got[1], message
 
@@ -137,12 +124,12 @@ plainly = pytest.mark.parametrize("stage", ["plain"], indirect=True)
 
 async def test_worker_is_reported_from_start_to_end(stage):
     task = await stage.run('echo "out $SEEN"; echo err >&2; sleep 0.1; exit 3')
-    started = await stage.server.next(WorkerStarted)
+    started = await stage.server.next(messages.WorkerStarted)
     assert (Path(started.model_dir).parent.parent.name, started.pid > 0) == ("cache", True)
-    stage.server.send(Alive(7))
+    stage.server.send(messages.Alive(7))
     out, errors, ended = await stage.output_until_end()
     assert (out, errors) == (b"out 1\n", b"err\n")
-    assert ended == WorkerEnded(3, 0, False)
+    assert ended == messages.WorkerEnded(3, 0, False)
     await asyncio.wait_for(task, 5)
     await stage.server.lost
 
@@ -151,28 +138,28 @@ async def test_worker_is_reported_from_start_to_end(stage):
 async def test_killed_worker_is_reported_with_its_signal(stage, monkeypatch):
     monkeypatch.setattr(LocalProcess, "for_memory", True)
     task = await stage.run("kill -9 $$")
-    assert (await stage.server.next(WorkerEnded)) == WorkerEnded(-9, 0, True)
+    assert (await stage.server.next(messages.WorkerEnded)) == messages.WorkerEnded(-9, 0, True)
     await task
 
 
 async def test_kill_ends_the_worker(stage):
     """The server's word is enough, whatever the worker does."""
     task = await stage.run("trap '' TERM INT; while :; do sleep 1; done")
-    started = await stage.server.next(WorkerStarted)
+    started = await stage.server.next(messages.WorkerStarted)
     # The next of these comes in two seconds.
-    assert isinstance(await stage.server.next(Condition), Condition)
-    stage.server.send(Recall(1))
-    assert await stage.server.next(TakenBack) == TakenBack(0, 1)
-    stage.server.send(Kill())
-    assert await stage.server.next(WorkerEnded) == WorkerEnded(-9, 0, False)
+    assert isinstance(await stage.server.next(messages.Condition), messages.Condition)
+    stage.server.send(messages.Recall(1))
+    assert await stage.server.next(messages.TakenBack) == messages.TakenBack(0, 1)
+    stage.server.send(messages.Kill())
+    assert await stage.server.next(messages.WorkerEnded) == messages.WorkerEnded(-9, 0, False)
     await gone(started.pid)
     await task
 
 
 @plainly
 async def test_kill_before_the_start_is_not_forgotten(stage):
-    task = await stage.run("sleep 60", "", Kill())
-    assert (await stage.server.next(WorkerEnded)).code == -9
+    task = await stage.run("sleep 60", "", messages.Kill())
+    assert (await stage.server.next(messages.WorkerEnded)).code == -9
     await task
 
 
@@ -188,14 +175,16 @@ async def test_descendants_end_with_the_worker(stage):
 @plainly
 async def test_worker_that_cannot_be_started_is_refused(stage):
     task = await stage.run("", python="/nowhere/python")
-    assert "/nowhere/python" in (await stage.server.next(StartRefused)).reason
+    assert "/nowhere/python" in (await stage.server.next(messages.StartRefused)).reason
     await asyncio.wait_for(task, 5)
 
 
-@pytest.mark.parametrize("data", [b"\xff" * 64, struct.pack("<II", 0xFFFFFFFF, 8), encode(Heard(1)), None])
+@pytest.mark.parametrize(
+    "data", [b"\xff" * 64, struct.pack("<II", 0xFFFFFFFF, 8), messages.encode(messages.Heard(1)), None]
+)
 async def test_nonsense_and_the_end_of_the_server_end_the_worker(stage, data):
     task = await stage.run("sleep 60")
-    started = await stage.server.next(WorkerStarted)
+    started = await stage.server.next(messages.WorkerStarted)
     stage.server.transport.abort() if data is None else stage.server.transport.write(data)
     await asyncio.wait_for(task, 10)
     await gone(started.pid)
@@ -248,12 +237,12 @@ async def test_lease_ends_after_silence_of_server(stage, monkeypatch, lease, wor
 @plainly
 async def test_a_cancelled_agent_ends_its_worker(stage):
     task = await stage.run("sleep 60")
-    started = await stage.server.next(WorkerStarted)
+    started = await stage.server.next(messages.WorkerStarted)
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await asyncio.wait_for(task, 5)
     await gone(started.pid)
-    assert (await stage.server.next(WorkerEnded)).code == -9
+    assert (await stage.server.next(messages.WorkerEnded)).code == -9
 
 
 @plainly
@@ -273,8 +262,8 @@ async def test_flood_of_output_is_slowed(stage, monkeypatch, tmp_path):
     monkeypatch.setattr(agent_module, "_OUTPUT_RATE", 1)
     monkeypatch.setattr(agent_module, "_LAST_WORDS", 0.0)
     task = await stage.run(f"head -c 10000000 /dev/zero; touch {tmp_path}/printed")
-    output = await stage.server.next(WorkerOutput)
-    stage.server.send(Kill())
+    output = await stage.server.next(messages.WorkerOutput)
+    stage.server.send(messages.Kill())
     more, _, ended = await stage.output_until_end()
     await task
 
@@ -303,10 +292,10 @@ async def process(stage):
     with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as child:  # noqa: ASYNC220 - for a moment
         child.stdin.write(f"{stage.invitation.text()}\n")
         child.stdin.close()
-        await stage.server.next(Present)
+        await stage.server.next(messages.Present)
         stage.server.send(await stage.start())
-        started = await stage.server.next(WorkerStarted)
-        yield child, started.pid, int((await stage.server.next(WorkerOutput)).data)
+        started = await stage.server.next(messages.WorkerStarted)
+        yield child, started.pid, int((await stage.server.next(messages.WorkerOutput)).data)
         child.kill()
 
 
@@ -314,7 +303,7 @@ async def process(stage):
 async def test_sigterm_ends_everything_in_order(stage, process):
     child, worker, descendant = process
     child.send_signal(signal.SIGTERM)
-    assert (await stage.server.next(WorkerEnded)).code == -9
+    assert (await stage.server.next(messages.WorkerEnded)).code == -9
     await gone(child.pid, worker, descendant)
 
 
@@ -329,6 +318,6 @@ async def test_next_agent_ends_what_a_killed_one_left(stage, process):
     stage.invitation = stage.hub.invite(lambda: stage.server)
     task = await stage.run("true")
     # Before its own worker starts.
-    await stage.server.next(WorkerStarted)
+    await stage.server.next(messages.WorkerStarted)
     await gone(descendant)
     await task
