@@ -1,5 +1,6 @@
 import json
 import re
+import shlex
 import tarfile
 import zipfile
 from pathlib import Path
@@ -42,8 +43,7 @@ def workplace(tmp_path, monkeypatch):
 
 
 def config(**changes):
-    fields = {"model_name": "noop", "handler": "src/handler.py", "version": "1.0", **changes}
-    return ArchiveConfig(**fields)
+    return ArchiveConfig(**{"model_name": "noop", "handler": "src/handler.py", "version": "1.0", **changes})
 
 
 def names(archive):
@@ -56,46 +56,18 @@ def manifest_of(archive):
 
 
 def test_command_writes_an_archive(workplace, capsys):
-    status = main(
-        [
-            "--model-name",
-            "noop",
-            "--version",
-            "2.0",
-            "--handler",
-            "src/handler.py:handle",
-            "--serialized-file",
-            "src/model.pt",
-            "--model-file",
-            "src/model.py",
-            "--extra-files",
-            "extra, src/model-config.yaml",
-            "-r",
-            "src/requirements.txt",
-            "-c",
-            "src/model-config.yaml",
-            "--runtime",
-            "python3",
-            "--export-path",
-            "new/store",
-        ]
-    )
+    flags = """
+        --model-name noop --version 2.0 --handler src/handler.py:handle --serialized-file src/model.pt
+        --model-file src/model.py --extra-files "extra, src/model-config.yaml" -r src/requirements.txt
+        -c src/model-config.yaml --runtime python3 --export-path new/store
+    """
 
-    assert status == 0
+    assert main(shlex.split(flags)) == 0
     assert capsys.readouterr().out == "new/store/noop.mar\n"
     archive = workplace / "new" / "store" / "noop.mar"
-    assert names(archive) == {
-        "MAR-INF/MANIFEST.json",
-        "handler.py",
-        "model.pt",
-        "model.py",
-        "requirements.txt",
-        "model-config.yaml",
-        "index_to_name.json",
-        ".hidden",
-        "sub/a.txt",
-        "sub/deep/b.txt",
-    }
+    own = {"handler.py", "model.pt", "model.py", "requirements.txt", "model-config.yaml"}
+    extra = {"index_to_name.json", ".hidden", "sub/a.txt", "sub/deep/b.txt"}
+    assert names(archive) == {"MAR-INF/MANIFEST.json", *own, *extra}
     manifest = manifest_of(archive)
     assert manifest.pop("archiverVersion")
     assert manifest == {
@@ -319,11 +291,8 @@ def test_probable_mistakes_are_warnings(workplace, caplog, changes, warning):
 
 def test_progress_counts_every_byte():
     steps = []
-
-    path = build_archive(
-        config(extra_files="extra", archive_format="tgz"), lambda packed, total: steps.append((packed, total))
-    )
-
+    made = config(extra_files="extra", archive_format="tgz")
+    path = build_archive(made, lambda *step: steps.append(step))
     with tarfile.open(path) as opened:
         size = sum(member.size for member in opened)
     assert steps == sorted(steps)

@@ -2,10 +2,9 @@ import asyncio
 import contextlib
 import socket
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
-import grpc
 import pytest
+from tests.tools.grpc_mirror import mirroring
 
 from modelserver.ext.grpc.http2 import frames
 from modelserver.tools.grpc_client import post
@@ -13,24 +12,10 @@ from modelserver.tools.grpc_client import post
 FIELDS = [(b"content-type", b"application/grpc"), (b"te", b"trailers")]
 
 
-class Mirror(grpc.GenericRpcHandler):
-    def service(self, details):
-        def answer(sent, context):
-            if details.method == "/refuse":
-                context.abort(grpc.StatusCode.NOT_FOUND, "nothing here")
-            return sent
-
-        return grpc.unary_unary_rpc_method_handler(answer)
-
-
 @pytest.fixture(scope="module")
 def mirror():
-    options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
-    server = grpc.server(ThreadPoolExecutor(2), [Mirror()], options=options)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    yield "127.0.0.1", port
-    server.stop(None).wait()
+    with mirroring() as (_, port):
+        yield "127.0.0.1", port
 
 
 def ask(address, path, body, patience):
@@ -49,7 +34,7 @@ def test_bodies_of_any_size_go_both_ways(mirror, size):
 
 def test_a_refusal_is_in_the_fields(mirror):
     fields = ask(mirror, "/refuse", b"\0\0\0\0\0", 20).fields
-    assert (fields[b"grpc-status"], fields[b"grpc-message"]) == (b"5", b"nothing here")
+    assert (fields[b"grpc-status"], fields[b"grpc-message"]) == (b"5", b"nothing h%C3%A9re")
 
 
 @contextlib.contextmanager

@@ -9,9 +9,6 @@ class Server:
     """Stands for the server: keeps what it was started with, and what the model's folder held then."""
 
     def __init__(self, folder, end=None):
-        self.arguments = ()
-        self.config = None
-        self.handler = ""
         self._folder = folder
         self._end = end
 
@@ -40,31 +37,18 @@ def test_folder_is_served_and_removed(tmp_path, monkeypatch):
     status = launch(monkeypatch, server, *flags, "--startup_timeout", "60", "--disable_token_auth", *engine)
 
     assert (status, server.handler) == (0, "vllm_handler")
-    assert server.arguments == [
-        "--foreground",
-        "--ncs",
-        "--model-store",
-        str(store),
-        "--models",
-        "chat",
-        "--disable-token-auth",
-    ]
-    assert server.config == {
+    expected = f"--foreground --ncs --model-store {store} --models chat --disable-token-auth"
+    assert server.arguments == expected.split()
+    model = {"model": "org/model", "dtype": "auto", "served_model_name": ["chat"]}
+    options = {
         "minWorkers": 1,
         "maxWorkers": 1,
         "batchSize": 1,
         "startupTimeout": 60,
         "responseTimeout": 1200,
-        "handler": {
-            "vllm_engine_config": {
-                "model": "org/model",
-                "dtype": "auto",
-                "served_model_name": ["chat"],
-                "max_num_seqs": 8,
-                "enforce_eager": True,
-            }
-        },
     }
+    config = {"vllm_engine_config": {**model, "max_num_seqs": 8, "enforce_eager": True}}
+    assert server.config == {**options, "handler": config}
     assert list(store.iterdir()) == []
 
 

@@ -20,26 +20,14 @@ def script(tmp_path):
     folder = tmp_path / "project"
     for name in ("data", "venv/lib", "old-container/model-store", ".git", "__pycache__", "node_modules/x"):
         (folder / name).mkdir(parents=True)
-    texts = {
-        "iris.py": "import rows\n\nclass Iris: ...\n",
-        "rows.py": "",
-        "other.py": "",
-        "labels.json": "{}",
-        "data/table.csv": "1",
-        "data/.secret": "",
-        ".env": "KEY=1",
-        "key_file.json": "{}",
-        "venv/pyvenv.cfg": "",
-        "venv/lib/x.py": "",
-        "old-container/Dockerfile": f"{MARK} iris.py\n",
-        "old-container/model-store/x": "",
-        ".git/config": "",
-        "__pycache__/iris.pyc": "",
-        "node_modules/x/y.js": "",
-        "older.mar": "",
-    }
-    for name, text in texts.items():
-        (folder / name).write_text(text)
+    texts = {"iris.py": "import rows\n\nclass Iris: ...\n", "old-container/Dockerfile": f"{MARK} iris.py\n"}
+    others = """
+        rows.py other.py labels.json data/table.csv data/.secret .env key_file.json venv/pyvenv.cfg
+        venv/lib/x.py old-container/model-store/x .git/config __pycache__/iris.pyc node_modules/x/y.js
+        older.mar
+    """
+    for name in (*texts, *others.split()):
+        (folder / name).write_text(texts.get(name, ""))
     (folder / "data" / "again").symlink_to(folder / "data")
     (folder / "data" / "gone").symlink_to(folder / "nowhere")
     os.mkfifo(folder / "pipe")

@@ -3,7 +3,9 @@
 from dataclasses import dataclass, field
 
 import pytest
+from tests.recorded_calls import make_call  # noqa: F401 - a fixture
 from tests.tools.migrate.sites import build_site, key_of, recorded
+from tests.tools.tune.tune_samples import Notes
 
 from modelserver.tools.migrate.calls import Probe, Response
 from modelserver.tools.migrate.installation import read_installation
@@ -23,20 +25,6 @@ class Played(ComparedServer):
 
     def memory(self):
         return 300 << 20
-
-
-class ListedLines:
-    def __init__(self):
-        self.lines = []
-
-    def stage(self, name):
-        self.lines.append(f"{name}:")
-
-    def trying(self, what, share):
-        assert 0 <= share <= 1
-
-    def line(self, text):
-        self.lines.append(text)
 
 
 @pytest.fixture(scope="session")
@@ -63,4 +51,4 @@ def proof(plan):
     changed = [key for key in answers if key.startswith("inference POST /predictions/plain ")][:2]
     answers[changed[0]] = answers[changed[0]].but(reason="OK")
     answers[changed[1]] = answers[changed[1]].but(body=b"<script>")
-    return prove(plan, ListedLines())
+    return prove(plan, Notes())

@@ -1,10 +1,9 @@
 import json
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from unittest.mock import AsyncMock
 
-import grpc
 import pytest
+from tests.tools.grpc_mirror import mirroring
 from tests.tools.migrate.grpc_player import playing_grpc
 from tests.tools.migrate.sites import recorded
 
@@ -100,21 +99,12 @@ def test_recorded_messages_become_calls():
 
 def test_whole_messages_are_sent_as_they_are():
     answer = message("inference.ModelInferResponse")(model_name="m", id="7").SerializeToString()
-    sent = []
-
-    class Player(grpc.GenericRpcHandler):
-        def service(self, _):
-            return grpc.unary_unary_rpc_method_handler(lambda request, _: sent.append(request) or answer)
-
-    server = grpc.server(ThreadPoolExecutor(1), [Player()])
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
     request = message("inference.ModelInferRequest")(raw_input_contents=[b"x"]).SerializeToString()
     call = grpc_calls.of_message(f"/{grpc_calls.OPEN_INFERENCE}/ModelInfer", (), request)
-    answered = send(call, ("127.0.0.1", port))
-    server.stop(None).wait()
+    with mirroring(answer=answer) as (mirror, port):
+        answered = send(call, ("127.0.0.1", port))
 
-    assert sent == [request]
+    assert mirror.messages == [request]
     assert (answered.status, json.loads(answered.body or b"")) == (200, {"model_name": "m", "id": "7"})
 
 

@@ -2,7 +2,8 @@ from dataclasses import replace
 from typing import get_args
 
 import pytest
-from tests.tools.migrate.conftest import ListedLines, Played
+from tests.tools.migrate.conftest import Played
+from tests.tools.tune.tune_samples import Notes
 
 from modelserver.tools.migrate.calls import Port, Probe, Response
 from modelserver.tools.migrate.proof import (
@@ -26,15 +27,17 @@ def changed(plan, change, key=TEXT):
 
 
 def test_servers_that_answer_alike_are_the_same(plan):
-    listener = ListedLines()
-    proof = prove(plan, listener)
+    notes = Notes()
+    proof = prove(plan, notes)
 
     assert proof.verdict == SAME
     assert proof.count(SAME) == len(proof.compared) > 40
     assert [subject.version.name for subject in proof.subjects] == ["parts", "plain", "reads"]
     assert {call.port for call in (each.call for each in proof.compared)} == set(get_args(Port))
     assert proof.remarks == []
-    assert listener.lines == [f"asking both servers {len(proof.compared)} requests:"]
+    assert notes.lines == [f"asking both servers {len(proof.compared)} requests"]
+    assert notes.shares == sorted(notes.shares)
+    assert 0 <= notes.shares[0] < notes.shares[-1] <= 1
 
 
 def test_equal_failures_prove_nothing(plan):
@@ -42,7 +45,7 @@ def test_equal_failures_prove_nothing(plan):
         for key, answer in server.answers.items():
             if key.startswith(("inference POST", "grpc_inference")) and "plain" in key:
                 server.answers[key] = replace(answer, status=503)
-    proof = prove(plan, ListedLines())
+    proof = prove(plan, Notes())
 
     assert proof.verdict == SAME
     assert proof.remarks == ["plain: no prediction was answered well by both, so nothing is shown of it."]
@@ -56,7 +59,7 @@ def test_equal_failures_prove_nothing(plan):
     ],
 )
 def test_only_known_differences_are_explained(plan, change, verdict, names, line):
-    proof = prove(changed(plan, lambda answer: answer.but(**change)), ListedLines())
+    proof = prove(changed(plan, lambda answer: answer.but(**change)), Notes())
     (result,) = [each for each in proof.compared if each.verdict != SAME]
 
     assert (proof.verdict, result.verdict) == (verdict, verdict)
@@ -74,7 +77,7 @@ def test_an_answer_that_varies_is_not_held_against_modelserver(plan):
             return answer.but(body=b"%d" % len(self.calls)) if again else answer
 
     reference = Varying("TorchServe", {}, answers=dict(plan.ours.answers))
-    proof = prove(replace(plan, reference=reference), ListedLines())
+    proof = prove(replace(plan, reference=reference), Notes())
     (result,) = [each for each in proof.compared if each.verdict != SAME]
 
     assert [rule.name for rules in result.reasons for rule in rules] == ["varies"]
@@ -85,7 +88,7 @@ def test_nothing_is_concluded_without_a_response_of_torchserve(plan):
     for server in (plan.reference, plan.ours):
         lost = [key for key in server.answers if key == TEXT or key.startswith("metrics ")]
         server.answers.update(dict.fromkeys(lost, silent))
-    proof = prove(plan, ListedLines())
+    proof = prove(plan, Notes())
     (result,) = [each for each in proof.compared if each.verdict != SAME]
 
     assert result.what == ["no answer from TorchServe: ConnectionRefusedError"]
@@ -97,7 +100,7 @@ def test_grpc_that_does_not_answer_is_left_out(plan):
     silent = Response(0, "ConnectionRefusedError", {}, b"")
     plan.reference.answers.update({key: silent for key in plan.reference.answers if key.startswith("grpc_")})
     for each in (plan, replace(plan, reference=replace(plan.reference, addresses={}))):
-        proof = prove(each, ListedLines())
+        proof = prove(each, Notes())
 
         assert proof.verdict == SAME
         assert "gRPC was not compared" in proof.remarks[0]
@@ -107,7 +110,7 @@ def test_grpc_that_does_not_answer_is_left_out(plan):
 def test_a_model_that_only_torchserve_has_is_not_explained(plan):
     listed = plan.ours.answers['management GET /models?limit=100 ""']
     plan.ours.answers['management GET /models?limit=100 ""'] = listed.but(body=b'{"models": []}')
-    proof = prove(plan, ListedLines())
+    proof = prove(plan, Notes())
 
     assert proof.verdict == UNKNOWN
     missing = [(each.version.name, each.server) for each in proof.missing]
@@ -138,7 +141,7 @@ def test_a_running_torchserve_is_not_changed(plan, read_only, left_out):
     (folder / "requests.json").write_text(
         '[{"path": "/models/plain", "method": "DELETE", "port": "management"}, {"path": "/ping"}]'
     )
-    proof = prove(replace(plan, source=str(folder), read_only=read_only), ListedLines())
+    proof = prove(replace(plan, source=str(folder), read_only=read_only), Notes())
 
     assert proof.left_out == left_out
     assert len(proof.compared) == 2 - left_out

@@ -4,7 +4,6 @@ import json
 import pytest
 from PIL import Image
 
-from modelserver.ext.recording.entries import Call as Recorded
 from modelserver.ext.recording.entries import pack
 from modelserver.ext.recording.file import Writer
 from modelserver.tools.migrate.archives import Archive
@@ -94,17 +93,11 @@ def test_files_are_posted_to_the_model_of_their_folder(tmp_path):
     (tmp_path / "requests.json").write_text(json.dumps(entries))
 
     json_type, octets = ((("Content-Type", f"application/{kind}"),) for kind in ("json", "octet-stream"))
+    own_type, v1 = (("content-type", "application/json"),), "/v1/models/m:predict"
     assert in_folder(tmp_path) == [
         Probe("m/a.json", "inference", "POST", "/predictions/m", json_type, b"[1]"),
         Probe("m/b", "inference", "POST", "/predictions/m", octets, b"raw"),
-        Probe(
-            "POST /v1/models/m:predict",
-            "inference",
-            "POST",
-            "/v1/models/m:predict",
-            (("content-type", "application/json"),),
-            b"v1",
-        ),
+        Probe(f"POST {v1}", "inference", "POST", v1, own_type, b"v1"),
         Probe("GET /models", "management", "GET", "/models"),
         Probe("PUT /predictions/m", "inference", "PUT", "/predictions/m", (), b"x"),
     ]
@@ -136,19 +129,12 @@ def test_what_is_wrong_with_an_index_is_reported(tmp_path, index, message):
             requests_of(source, [], None)
 
 
-def test_recorded_requests_are_sent_as_they_came(tmp_path):
+def test_recorded_requests_are_sent_as_they_came(tmp_path, make_call):
     path = tmp_path / "traffic.msr"
     headers = [(b"A", b"b"), (b"Content-Length", b"1")]
+    posted = make_call(target="/predictions/m", headers=headers, body=b"x")
     with path.open("wb", buffering=0) as file:
-        frame = pack(
-            [
-                Recorded(
-                    1, 0, 1, b"POST", "/predictions/m", "", None, headers, b"x", 200, "", b"", b"", 0, True
-                ),
-                Recorded(2, 1, 1, b"GET", "/ping", "", None, [], b"", 200, "", b"", b"", 0, True),
-            ]
-        )
-        Writer(file).write(frame)
+        Writer(file).write(pack([posted, make_call(method=b"GET", target="/ping", headers=[], body=b"")]))
 
     assert requests_of(str(path), [], None) == [
         Probe("POST /predictions/m", "inference", "POST", "/predictions/m", (("A", "b"),), b"x"),
@@ -156,9 +142,9 @@ def test_recorded_requests_are_sent_as_they_came(tmp_path):
     ]
 
 
-def test_a_recording_that_was_cut_off(tmp_path):
+def test_a_recording_that_was_cut_off(tmp_path, make_call):
     path = tmp_path / "traffic.msr"
-    call = Recorded(1, 0, 1, b"GET", "/ping", "", None, [], b"", 200, "", b"", b"", 0, True)
+    call = make_call(method=b"GET", target="/ping", headers=[], body=b"")
     with path.open("wb", buffering=0) as file:
         writer = Writer(file)
         empty = file.tell()

@@ -1,10 +1,11 @@
+import asyncio
 import os
 import socket
-import time
 
 import psutil
 import pytest
 from tests.tools.migrate.sites import playing, recorded
+from tests.waiting import is_alive, until
 
 from modelserver.tools.migrate import servers
 from modelserver.tools.migrate.calls import MigrationError, Probe, Response
@@ -95,13 +96,11 @@ def test_a_program_that_ends_is_reported_with_its_last_output(tmp_path):
 @pytest.mark.parametrize("whole", [True, False])
 def test_nothing_is_left_of_what_was_started(tmp_path, whole, monkeypatch):
     monkeypatch.setattr(servers.ComparedServer, "ask", lambda *_: Response(200, "OK", {}, b'{"models": []}'))
-    with servers.started(
-        launch(tmp_path, "sleep 60 & echo ready; sleep 60", started_line="ready", whole=whole)
-    ) as server:
+    sleeping = launch(tmp_path, "sleep 60 & echo ready; sleep 60", started_line="ready", whole=whole)
+    with servers.started(sleeping) as server:
         process = psutil.Process(server.pid)
-        deadline = time.monotonic() + 10
-        while len(children := process.children()) < 2 and time.monotonic() < deadline:
-            time.sleep(0.01)
+        asyncio.run(until(lambda: len(process.children()) == 2))
+        family = [server.pid, *(each.pid for each in process.children())]
         assert (server.seconds or 0) > 0
 
-    assert [each for each in (process, *children) if each.is_running() and each.status() != "zombie"] == []
+    assert [pid for pid in family if is_alive(pid)] == []

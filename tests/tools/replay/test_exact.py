@@ -19,9 +19,9 @@ def heads(batch, size):
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    """A model store with ``neighbours`` and ``rows``."""
+    """A model store with these models."""
     store = tmp_path_factory.mktemp("store")
-    for name in ("neighbours", "rows"):
+    for name in ("fields", "mirror", "neighbours", "rows"):
         build_archive(ArchiveConfig(name, str(MODEL_CODE / f"{name}.py"), "1.0", export_path=store))
     return store
 
@@ -34,17 +34,9 @@ def settings_of(store, tmp_path):
 @pytest.fixture
 def queued_call(make_call):
     def make(number, body, batch, size, model="neighbours", **changes):
-        return make_call(
-            **{
-                "number": number,
-                "target": f"/predictions/{model}",
-                "model": model,
-                "headers": [(b"content-type", b"application/json")],
-                "body": body,
-                "lines": heads(batch, size) if batch else b"",
-                **changes,
-            }
-        )
+        rest = {"target": f"/predictions/{model}", "headers": [(b"content-type", b"application/json")]}
+        lines = heads(batch, size) if batch else b""
+        return make_call(number=number, model=model, body=body, lines=lines, **rest | changes)
 
     return make
 
@@ -93,21 +85,14 @@ async def test_archive_is_taken_from_settings_or_store(settings_of):
 
 
 def test_batches_are_sent_as_they_were(settings_of, queued_call):
-    large = "x" * (1 << 20)
+    large, timeout = "x" * (1 << 20), [(b"x-request-timeout-ms", b"1")]
+    instances = json.dumps({"instances": [1, large]}).encode()
     calls = [
         queued_call(5, b"3", "b", 3),
         queued_call(2, b"7", "a", 1),
         queued_call(3, b"-3", "b", 3),
         queued_call(4, b"5", "b", 3),
-        queued_call(
-            6,
-            json.dumps({"instances": [1, large]}).encode(),
-            "c",
-            3,
-            "rows",
-            target="/v1/models/rows:predict",
-            headers=[(b"x-queued_call-timeout-ms", b"1")],
-        ),
+        queued_call(6, instances, "c", 3, "rows", target="/v1/models/rows:predict", headers=timeout),
         queued_call(7, b"4", "c", 3, "rows"),
         queued_call(8, b"9", "", 0),
     ]
@@ -146,14 +131,6 @@ _Predicted = message("org.pytorch.serve.grpc.inference.PredictionResponse")
 _Inferred = message("inference.ModelInferResponse")
 
 
-@pytest.fixture
-def settings(tmp_path):
-    """Settings with a store that has ``fields`` and ``mirror``."""
-    for name in ("fields", "mirror"):
-        build_archive(ArchiveConfig(name, str(MODEL_CODE / f"{name}.py"), "1.0", export_path=tmp_path))
-    return load_settings({"model_store": str(tmp_path)}, {}, tmp_path)
-
-
 def predict(model, **data):
     request = message("org.pytorch.serve.grpc.inference.PredictionsRequest")(model_name=model, input=data)
     return request.SerializeToString()
@@ -175,7 +152,7 @@ def test_batches_that_cannot_be_made_again_are_reported(tmp_path, settings_of, q
         replay_exactly([queued_call(1, b"1", "a", 1, "broken")], loaded)
 
 
-def test_calls_of_each_method_are_replayed(settings, make_call):
+def test_calls_of_each_method_are_replayed(settings_of, queued_call):
     tensors = message("inference.ModelInferRequest")(model_name="mirror", raw_input_contents=[bytes(8)])
     tensors.inputs.add(name="x", datatype="FP32", shape=[1, 2])
     request = [
@@ -186,18 +163,10 @@ def test_calls_of_each_method_are_replayed(settings, make_call):
         ("fields", f"{PREDICT}StreamPredictions", predict("fields", parts=b"1", fail=b"")),
     ]
     calls = [
-        make_call(
-            number=number,
-            method=b"gRPC",
-            target=target,
-            model=model,
-            body=body,
-            headers=[],
-            lines=b"x-batch-id: %d\r\nx-batch-size: 1" % number,
-        )
+        queued_call(number, body, str(number), 1, model, method=b"gRPC", target=target, headers=[])
         for number, (model, target, body) in enumerate(request)
     ]
-    replayed = replay_exactly(calls, settings)
+    replayed = replay_exactly(calls, settings_of())
     answers = [answer for batch in replayed.batches for answer in batch.answers]
     predicted, inferred, unread, stream, broken = answers
 

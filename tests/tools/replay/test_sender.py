@@ -1,12 +1,11 @@
 import asyncio
-import contextlib
 import socket
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import pytest
 from tests.odd_servers import answering, listening
+from tests.tools.grpc_mirror import mirroring
 
 from modelserver.errors import ConfigError
 from modelserver.ext.recording.entries import code_of
@@ -60,43 +59,13 @@ def test_unusable_url_and_authorities_are_refused(url, tmp_path):
         Destination.of("https://x", [], str(tmp_path / "none.pem"))
 
 
-class Mirror(grpc.GenericRpcHandler):
-    """Gives back what it gets after a while, or refuses; keeps the metadata."""
-
-    def __init__(self):
-        self.metadata = []
-
-    def service(self, details):
-        def answer(sent, context):
-            self.metadata.append(dict(context.invocation_metadata()))
-            if details.method == "/refuse":
-                context.abort(grpc.StatusCode.NOT_FOUND, "nothing h\u00e9re")
-            time.sleep(0.2)
-            return sent
-
-        return grpc.unary_unary_rpc_method_handler(answer)
-
-
-@contextlib.contextmanager
-def served(credentials=None):
-    mirror = Mirror()
-    server = grpc.server(ThreadPoolExecutor(4), [mirror])
-    if credentials is None:
-        port = server.add_insecure_port("127.0.0.1:0")
-    else:
-        port = server.add_secure_port("127.0.0.1:0", credentials)
-    server.start()
-    yield mirror, port
-    server.stop(None).wait()
-
-
 @pytest.fixture
 def call(make_call):
     return lambda method="/mirror", **more: make_call(method=b"gRPC", target=method, **more)
 
 
 async def test_calls_are_sent_when_they_are_due(call):
-    with served() as (_, port):
+    with mirroring(delay=0.2) as (_, port):
         destination = Destination.of(f"http://127.0.0.1:{port}", [], None, over_grpc=True)
         many = await send_grpc(destination, [call()] * 3, [0.0, 0.05, 0.1], connections=10, patience=10.0)
         one = await send_grpc(destination, [call()] * 2, [0.0, 0.0], connections=1, patience=10.0)
@@ -108,7 +77,7 @@ async def test_calls_are_sent_when_they_are_due(call):
 
 
 async def test_metadata_are_sent_and_failures_have_code_and_text(call):
-    with served() as (mirror, port):
+    with mirroring() as (mirror, port):
         added = [("Authorization", "Bearer x")]
         destination = Destination.of(f"http://localhost:{port}", added, None, over_grpc=True)
         calls = [call("/refuse", headers=[(b"x-mark", b"1"), (b"x-trace-bin", b"\0\xff")])]
@@ -121,15 +90,14 @@ async def test_metadata_are_sent_and_failures_have_code_and_text(call):
 
 async def test_tls_server_needs_trusted_certificate(call, tmp_path):
     made = Certificate.throwaway(["localhost"])
-    with served(grpc.ssl_server_credentials([(made.key, made.chain)])) as (_, port):
+    with mirroring(tls=grpc.ssl_server_credentials([(made.key, made.chain)])) as (_, port):
         file = tmp_path / "ca.pem"
         file.write_bytes(made.chain)
         url = f"https://localhost:{port}"
         destination = Destination.of(url, [], str(file), over_grpc=True)
         (good,) = await send_grpc(destination, [call()], None, connections=1, patience=10.0)
-        (bad,) = await send_grpc(
-            Destination.of(url, [], None, over_grpc=True), [call()], None, connections=1, patience=10.0
-        )
+        untrusting = Destination.of(url, [], None, over_grpc=True)
+        (bad,) = await send_grpc(untrusting, [call()], None, connections=1, patience=10.0)
 
     assert (good.status, good.fault) == (200, "")
     assert "CERTIFICATE_VERIFY_FAILED" in bad.fault
@@ -163,9 +131,8 @@ async def test_grpc_call_without_answer_has_a_fault(call):
 async def test_an_interruption_ends_all(call):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         destination = Destination("127.0.0.1", silent.getsockname()[1])
-        sending = asyncio.ensure_future(
-            send_grpc(destination, [call()] * 3, None, connections=2, patience=30.0)
-        )
+        calls = send_grpc(destination, [call()] * 3, None, connections=2, patience=30.0)
+        sending = asyncio.ensure_future(calls)
         await asyncio.sleep(0.2)
         began = time.monotonic()
         sending.cancel()

@@ -30,22 +30,9 @@ def test_the_command_is_run(commands, monkeypatch):
     assert modelserver.serve(Doubler, batch_size=8, workers=2, port=9000, reload=True) == 0
     modelserver.serve(handle, name="m", max_batch_delay=5, model_file="w.pt")
 
-    assert commands[0] == [
-        sys.executable,
-        "-m",
-        "modelserver",
-        "serve",
-        f"{__file__}:Doubler",
-        "--batch-size",
-        "8",
-        "--workers",
-        "2",
-        "--port",
-        "9000",
-        "--reload",
-    ]
-    flags = ["--name", "m", "--max-batch-delay", "5", "--model-file", "w.pt"]
-    assert commands[1][4:] == [f"{__file__}:handle", *flags]
+    first = f"-m modelserver serve {__file__}:Doubler --batch-size 8 --workers 2 --port 9000 --reload"
+    second = f"-m modelserver serve {__file__}:handle --name m --max-batch-delay 5 --model-file w.pt"
+    assert commands == [[sys.executable, *words.split()] for words in (first, second)]
     monkeypatch.setitem(sys.modules, "modelserver_handlers.loader", ModuleType("loader"))
     assert modelserver.serve(Doubler) == 0
     assert len(commands) == 2

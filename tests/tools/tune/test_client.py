@@ -1,9 +1,9 @@
 import asyncio
 import contextlib
 import re
-from dataclasses import dataclass, field
 
 import pytest
+from tests.odd_servers import listening
 
 from modelserver.tools.tune.client import LoadSpec, at_rate, closed_loop, post
 from modelserver.tools.tune.figure import summed_up
@@ -11,38 +11,27 @@ from modelserver.tools.tune.figure import summed_up
 TIMING = b"Server-Timing: queue;dur=1.500, inference;dur=7.250\r\n"
 
 
-@dataclass
 class Answering:
     """Answers every request after ``delay`` seconds; counts connections, and requests at once."""
 
-    port: int = 0
-    status: int = 200
-    delay: float = 0.002
-    close: bool = False
-    bodies: list[bytes] = field(default_factory=list)
-    connections: int = 0
-    inside: int = 0
-    most: int = 0
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    def __init__(self, status=200, delay=0.002, close=False, serial=False):
+        self.status, self.delay, self.close = status, delay, close
+        self.port = self.connections = self.inside = self.most = 0
+        self.bodies = []
+        self.lock = asyncio.Lock() if serial else contextlib.nullcontext()
 
     async def serve(self, reader, writer):
         self.connections += 1
-        task = asyncio.current_task()
-        self.tasks.add(task)
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-            while True:
-                await self.answer(reader, writer)
-                if self.close:
-                    break
-        writer.close()
-        with contextlib.suppress(ConnectionError):
-            await writer.wait_closed()
+        while True:
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = re.search(rb"Content-Length: (\d+)", head)
+            self.bodies.append(await reader.readexactly(int(length[1])))
+            async with self.lock:
+                await self.answer(writer)
+            if self.close:
+                break
 
-    async def answer(self, reader, writer):
-        head = await reader.readuntil(b"\r\n\r\n")
-        length = re.search(rb"Content-Length: (\d+)", head)
-        self.bodies.append(await reader.readexactly(int(length[1])))
+    async def answer(self, writer):
         self.inside += 1
         self.most = max(self.most, self.inside)
         await asyncio.sleep(self.delay)
@@ -55,22 +44,11 @@ class Answering:
         writer.write(b"k")
 
 
-class Serial(Answering):
-    async def answer(self, reader, writer):
-        async with self.lock:
-            await super().answer(reader, writer)
-
-
 @contextlib.asynccontextmanager
-async def answering(kind=Answering, **attributes):
-    server = kind(**attributes)
-    listener = await asyncio.start_server(server.serve, "127.0.0.1", 0)
-    server.port = listener.sockets[0].getsockname()[1]
-    try:
+async def answering(**attributes):
+    server = Answering(**attributes)
+    async with listening(server.serve) as server.port:
         yield server
-    finally:
-        listener.close()
-        await asyncio.gather(*server.tasks)
 
 
 def load(server, *bodies, least=1, longest=0.0):
@@ -129,7 +107,7 @@ async def test_at_a_rate_requests_do_not_wait_for_answers():
 
 async def test_latency_at_a_rate_counts_from_when_a_request_was_due():
     """A server that takes one at a time, ever later, cannot hide it."""
-    async with answering(Serial, delay=0.02) as server:
+    async with answering(serial=True, delay=0.02) as server:
         figure = summed_up(await at_rate(load(server, least=20, longest=30.0), 200.0), offered=200.0)
 
     assert server.most == 1

@@ -1,17 +1,17 @@
-import contextlib
+import asyncio
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 import yaml
 from tests.tools.tune.conftest import A_MS, B_MS, LIMIT_MS
+from tests.waiting import gone
 
 from modelserver.__main__ import main
 from modelserver.tools.tune.command import CONFIG, REPORT, RESULTS, build_parser, check_out
@@ -135,23 +135,13 @@ def test_an_interruption_leaves_nothing(work):
         for line in process.stdout:
             if "1 client:" in line:
                 break
-        family = psutil.Process(process.pid).children(recursive=True)
+        family = [each.pid for each in psutil.Process(process.pid).children(recursive=True)]
         process.send_signal(signal.SIGTERM)
         message = process.stderr.read()
         process.stdout.read()
     assert len(family) >= 2
     assert process.returncode == 130
     assert message == "Interrupted: the server was stopped, nothing was written.\n"
-    assert not any(alive(member) for member in family)
+    asyncio.run(gone(*family))
     assert list(temp.iterdir()) == []
     assert not (work / "sleeper-tuning").exists()
-
-
-def alive(process):
-    deadline = time.monotonic() + 10
-    with contextlib.suppress(psutil.Error):
-        while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-            if time.monotonic() > deadline:
-                return True
-            time.sleep(0.02)
-    return False

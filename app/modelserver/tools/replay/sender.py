@@ -116,14 +116,10 @@ async def send_grpc(
         async with free:
             return await _answer(server, call, due or time.perf_counter(), began, patience)
 
-    try:
-        for number, call in enumerate(calls):
-            due = await _due(began, times, number)
-            asking.append(asyncio.create_task(ask(call, due)))
-        return await asyncio.gather(*asking)
-    finally:
-        for task in asking:
-            task.cancel()
+    for number, call in enumerate(calls):
+        due = await _due(began, times, number)
+        asking.append(asyncio.create_task(ask(call, due)))
+    return await asyncio.gather(*asking)
 
 
 async def _due(began: float, times: Times, number: int) -> float:
