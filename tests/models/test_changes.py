@@ -2,21 +2,21 @@ import pytest
 
 from modelserver.errors import BadRequest
 from modelserver.models.changes import Change
-from modelserver.models.options.resolve import BatchPolicy, ModelOptions
+from modelserver.models.options.resolve import ModelOptions
 
 
 def test_what_is_named_changes():
     before = ModelOptions(batch_size=4, sources={"batch_size": "default"})
     after = Change.of(max_batch_delay=50).applied_to(before)
 
-    assert (after.max_batch_delay, after.batch_policy) == (50, BatchPolicy.ADAPTIVE)
+    assert (after.max_batch_delay, after.batch_policy) == (50, "adaptive")
     assert after.sources == {"batch_size": "default", "max_batch_delay": "register parameter"}
     assert (before.max_batch_delay, after.batch_size) == (100, 4)
 
     change = Change.of(batch_size=8, max_batch_delay=0, batch_policy="Greedy", response_timeout=3)
     after = change.applied_to(ModelOptions())
 
-    assert after.batch_policy is BatchPolicy.GREEDY
+    assert after.batch_policy == "greedy"
     assert (after.batch_size, after.max_batch_delay, after.response_timeout) == (8, 0, 3)
     assert str(change) == "batch_size=8, max_batch_delay=0, batch_policy=greedy, response_timeout=3"
 

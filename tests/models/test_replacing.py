@@ -10,7 +10,7 @@ from tests.waiting import until
 from modelserver.errors import BadRequest, Conflict, ModelNotFound, OutOfMemory, StartFailed
 from modelserver.models import replacing as replacing_module
 from modelserver.models.changes import Change
-from modelserver.models.options.resolve import BatchPolicy, ModelOptions, Registration
+from modelserver.models.options.resolve import ModelOptions, Registration
 from modelserver.models.replacing import check_room, load_anew, replace_archive, taken_over, worker_count
 
 MIB = 1 << 20
@@ -42,7 +42,7 @@ def test_requested_values_stay():
         Registration(url="old.mar", handler="h.py:serve", batch_size=2, split_instances="true"),
         batch_size=8,
         max_batch_delay=20,
-        batch_policy=BatchPolicy.WINDOW,
+        batch_policy="window",
         response_timeout=9,
     )
     after = taken_over(before, Registration(url="new.mar"))

@@ -558,7 +558,7 @@ def _limits(options: ModelOptions) -> PoolLimits:
     return PoolLimits(
         # Where requests join and leave one by one, batches are not collected first.
         batch_size=1 if _mode(options) else options.batch_size,
-        policy=options.batch_policy.value,
+        policy=options.batch_policy,
         max_delay=max(0, options.max_batch_delay) / 1000.0,
         max_requests=options.job_queue_size,
         max_bytes=options.job_queue_bytes,

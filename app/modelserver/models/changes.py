@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from modelserver.errors import BadRequest
-from modelserver.models.options.resolve import REGISTER, BatchPolicy, ModelOptions, Registration
+from modelserver.models.options.resolve import REGISTER, ModelOptions, Registration
 from modelserver.models.options.table import BATCHES, CHANGEABLE
 
 
@@ -23,15 +23,15 @@ class Change:
         checked = Registration(**parameters)
         named = {name: checked.value_of(name) for name in CHANGEABLE if checked.value_of(name) is not None}
         if "batch_policy" in named:
-            named["batch_policy"] = BatchPolicy(named["batch_policy"].lower())
+            named["batch_policy"] = named["batch_policy"].lower()
         return cls(named)
 
     def __bool__(self) -> bool:
         return bool(self.values)
 
     def __str__(self) -> str:
-        texts = {name: getattr(each, "value", each) for name, each in self.values.items()}
-        return ", ".join(f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in texts.items())
+        values = self.values.items()
+        return ", ".join(f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in values)
 
     def applied_to(self, options: ModelOptions) -> ModelOptions:
         """The options with the change. Raises BadRequest for changes that this version does not support."""

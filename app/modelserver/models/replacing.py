@@ -12,7 +12,6 @@ import logging
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import fields, replace
-from enum import Enum
 from typing import Any
 
 from modelserver.engine.resources import available_memory
@@ -252,10 +251,7 @@ def _first(*values: Any) -> Any:
 
 def _requested(before: ModelVersion, name: str) -> Any:
     """The current value of the option, if it was set by a registration or change."""
-    if not before.options.by_request(name):
-        return None
-    value = getattr(before.options, name)
-    return value.value if isinstance(value, Enum) else value
+    return getattr(before.options, name) if before.options.by_request(name) else None
 
 
 def _workers(before: ModelVersion, registration: Registration) -> tuple[int, int]:

@@ -1,14 +1,18 @@
 import heapq
 import itertools
+import json
 import math
 import random
 from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from modelserver.engine.batching.policies import (
+    POLICIES,
     Adaptive,
     ArrivalEstimate,
     CostCurve,
@@ -24,6 +28,8 @@ from modelserver.engine.batching.policies import (
 from modelserver.engine.batching.queue import BatchQueue
 from modelserver.engine.batching.request import Batch, Request
 from modelserver.engine.wire.messages import Row
+from modelserver.ext import console
+from modelserver.ext.console.estimates import Choice
 
 
 def one_idle(count, oldest, newest):
@@ -41,14 +47,14 @@ def learned(policy, a, b, gap, until=100.0):
 
 
 def test_policies_are_made_by_name():
-    for name, kind in (("window", Window), ("adaptive", Adaptive), ("greedy", Greedy)):
-        policy = make_policy(name, 0.5)
+    """Everything else that names them has the names from there; the console has its own lists."""
+    policies = [make_policy(name, 0.5) for name in POLICIES]
+    page = (Path(console.__file__).parent / "static" / "change.js").read_text(encoding="utf-8")
 
-        assert isinstance(policy, kind)
-        assert policy.name == name
-        assert getattr(policy, "max_delay", 0.5) == 0.5
-    with pytest.raises(ValueError, match=r"'fixed'.*window, greedy or adaptive"):
-        make_policy("fixed", 1.0)
+    assert [policy.name for policy in policies] == [*POLICIES]
+    assert {getattr(policy, "max_delay", 0.5) for policy in policies} == {0.5}
+    assert get_args(get_type_hints(Choice)["policy"]) == POLICIES
+    assert f"export const POLICIES = {json.dumps(POLICIES)};" in page
 
 
 def test_window_and_greedy_ignore_what_was_learned():

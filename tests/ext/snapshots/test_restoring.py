@@ -8,7 +8,7 @@ from modelserver.errors import ConfigError, InvalidModel, ModelNotFound, Service
 from modelserver.ext.snapshots.document import parse_snapshot, registry_document
 from modelserver.ext.snapshots.files import SnapshotFolder
 from modelserver.ext.snapshots.restoring import check_archives
-from modelserver.models.options.resolve import BatchPolicy, Registration
+from modelserver.models.options.resolve import Registration
 from modelserver.models.replacing import load_anew
 
 
@@ -25,7 +25,7 @@ async def test_everything_comes_back(new_registry, store):
 
     assert registry_document(after)["models"] == document["models"]
     model = after.get("a", "1.0")
-    assert (model.options.batch_size, model.options.batch_policy) == (8, BatchPolicy.GREEDY)
+    assert (model.options.batch_size, model.options.batch_policy) == (8, "greedy")
     assert model.options.sources["batch_size"] == "snapshot"
     assert model.loaded_at_startup
     assert after.get("a").version == "2.0"

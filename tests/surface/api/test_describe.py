@@ -1,7 +1,6 @@
 import json
 import math
 from types import SimpleNamespace
-from typing import Any
 
 import jsonschema
 import pytest
@@ -173,12 +172,12 @@ def test_description_shows_the_precision():
     assert describe(described)["precision"] == precision
 
 
-def promoting() -> ModelTraffic[Any]:
+def promoting() -> ModelTraffic:
     """The traffic of the model, whose version is a shadow and is promoted."""
     workers = [SimpleNamespace(state=WorkerState.READY)]
     pool = SimpleNamespace(workers=workers, ready=True, admission=SimpleNamespace(closing=False))
     versions = {name: SimpleNamespace(version=name, pool=pool) for name in ("0.9", "1.0")}
-    traffic: ModelTraffic[Any] = ModelTraffic("m")
+    traffic = ModelTraffic("m")
     traffic.follow(versions, "0.9")
     bounds = {"errors": 0.1, "p99_ratio": 2, "agreement": 0.9}
     traffic.adopt(patched(Plan(), {"shadow": {"1.0": {"percent": 5}}, "sticky": "x-user", "promote": bounds}))

@@ -202,7 +202,7 @@ def test_registration_has_the_same_parameters_in_query_and_body():
     assert set(schema["properties"]) == names
     assert schema["required"] == ["url"]
     assert register["requestBody"]["required"] is False
-    assert policy["schema"]["enum"] == ["window", "greedy", "adaptive"]
+    assert policy["schema"]["enum"] == ["adaptive", "greedy", "window"]
 
 
 def test_errors_share_one_schema():

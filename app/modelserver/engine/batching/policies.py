@@ -43,8 +43,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,12 +353,15 @@ class Expectation:
         return a + b * count
 
 
+_POLICIES: Final[Mapping[str, Callable[[float], Policy]]] = {
+    "adaptive": Adaptive,
+    "greedy": lambda _: Greedy(),
+    "window": Window,
+}
+POLICIES: Final = tuple(_POLICIES)
+"""Their names."""
+
+
 def make_policy(name: str, max_delay: float) -> Policy:
-    """The policy called ``name`` (window, greedy, adaptive) with its cap in seconds."""
-    if name == "window":
-        return Window(max_delay)
-    if name == "adaptive":
-        return Adaptive(max_delay)
-    if name == "greedy":
-        return Greedy()
-    raise ValueError(f"unknown batch policy {name!r}: use window, greedy or adaptive")
+    """The policy called ``name``, one of :data:`POLICIES`, with its cap in seconds."""
+    return _POLICIES[name](max_delay)

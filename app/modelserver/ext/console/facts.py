@@ -271,7 +271,6 @@ def _text(value: object) -> str:
     if is_dataclass(value) and not isinstance(value, type):
         values = {each.name: getattr(value, each.name) for each in fields(value)}
         return ", ".join(f"{name}={it}" for name, it in values.items() if it != getattr(type(value)(), name))
-    value = getattr(value, "value", value)
     if isinstance(value, Mapping):
         return json.dumps(value) if value else ""
     if isinstance(value, tuple):

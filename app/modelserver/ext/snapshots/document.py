@@ -103,7 +103,7 @@ def _version_document(model: ModelVersion) -> dict[str, Any]:
         "responseTimeout": options.response_timeout,
         "startupTimeout": options.startup_timeout,
         "runtimeType": model.runtime,
-        "batchPolicy": options.batch_policy.value,
+        "batchPolicy": options.batch_policy,
     }
     if options.parallel_level > 0:
         document["parallelLevel"] = options.parallel_level

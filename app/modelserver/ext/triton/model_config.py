@@ -32,7 +32,7 @@ def describe_config(model: ModelVersion) -> dict[str, Any]:
         "output": [_tensor(each, by_rows=by_rows) for each in outputs],
         "instance_group": [_instances(model)],
         "model_transaction_policy": {"decoupled": False},
-        "parameters": {"batch_policy": {"string_value": options.batch_policy.value}},
+        "parameters": {"batch_policy": {"string_value": options.batch_policy}},
     }
     if options.sequence_batching:
         config["sequence_batching"] = {

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from modelserver.engine.batching.policies import Adaptive, Window
 from modelserver.engine.demand import Demand
 from modelserver.errors import BadRequest
 from modelserver.models.options.option import Option, options_of, parameter, parameters_of
@@ -50,14 +50,6 @@ _UNTOUCHED = Settings()
 _T = TypeVar("_T")
 _Choice = tuple[_T, str]  # a value and its source
 _Workers = tuple[int, int]  # fewest and most
-
-
-class BatchPolicy(str, Enum):
-    """When a waiting batch is sent (design 5)."""
-
-    WINDOW = "window"
-    GREEDY = "greedy"
-    ADAPTIVE = "adaptive"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +139,7 @@ class ModelOptions:
 
     batch_size: int = DEFAULT_BATCH_SIZE
     max_batch_delay: int = DEFAULT_BATCH_DELAY
-    batch_policy: BatchPolicy = BatchPolicy.ADAPTIVE
+    batch_policy: str = Adaptive.name
     batcher: bool = False
     response_timeout: int = _UNTOUCHED.default_response_timeout
     startup_timeout: int = _UNTOUCHED.default_startup_timeout
@@ -280,17 +272,17 @@ class OptionResolver:
             last=self._unless_block(kserve, (default, DEFAULT)),
         )
 
-    def _batch_policy(self) -> _Choice[BatchPolicy]:
+    def _batch_policy(self) -> _Choice[str]:
         requested, source = self._ranked(OPTIONS["batch_policy"])
         if requested is not None:
-            return BatchPolicy(requested.lower()), source
+            return requested.lower(), source
         block, block_source = self._batcher()
         _, delay_source = self._max_batch_delay()
         if block:
-            return BatchPolicy.WINDOW, block_source
+            return Window.name, block_source
         if delay_source != DEFAULT:
-            return BatchPolicy.WINDOW, delay_source
-        return BatchPolicy.ADAPTIVE, DEFAULT
+            return Window.name, delay_source
+        return Adaptive.name, DEFAULT
 
     def _request_timeout(self) -> _Choice[float | None]:
         client_timeout = self.config.client_timeout_ms

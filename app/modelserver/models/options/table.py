@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from modelserver.engine.batching.policies import POLICIES
 from modelserver.engine.demand import Demand
 from modelserver.models.options.option import OptionGroup, options_of
 from modelserver.models.options.signature import Signature
@@ -33,7 +34,6 @@ from modelserver.models.options.values import (
 MOST_THREADS = 1024
 # When workers are started: at the registration, or for the first request.
 LOADS = AT_START, ON_DEMAND = "at-start", "on-demand"
-BATCH_POLICIES = ("adaptive", "greedy", "window")
 # The parallel types whose workers have several processes; with ``pp`` only the first gets the batches.
 RANKED = ("pp", "tp", "pptp")
 
@@ -89,12 +89,11 @@ class CommonOptions:
     )
     batch_policy: str | None = BATCHES(
         "batchPolicy",
-        one_of(*BATCH_POLICIES),
+        one_of(*POLICIES),
         "When a batch is sent ([Batching](batching.md)).",
         own=True,
         requested="When a waiting batch is sent: window when full or after the delay, greedy at once, "
         "adaptive at once unless waiting pays off. By default window if a delay is given, else adaptive.",
-        schema={"enum": ["window", "greedy", "adaptive"]},
         changed="When a batch is sent, from now on: window, greedy or adaptive.",
         setting="batch_policy",
     )
@@ -133,7 +132,6 @@ class CommonOptions:
         "whether V1 bodies are split into instances ([Batching](batching.md)).",
         own=True,
         requested="Whether V1 bodies are split into instances: auto by handler, true always, false never.",
-        schema={"enum": ["auto", "true", "false"]},
         setting="split_instances",
     )
     load: str | None = WORKERS(
@@ -143,7 +141,6 @@ class CommonOptions:
         "([Many models](many-models.md)).",
         own=True,
         requested="Start workers at once (at-start), or for the first request (on-demand).",
-        schema={"enum": list(LOADS)},
         setting="load",
     )
     route: str | None = WAYS(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from modelserver.engine.batching.policies import POLICIES
 from modelserver.engine.resources import usable_cpus
 from modelserver.models.settings.address import Address
 from modelserver.models.settings.key import JAVA, LARGEST, TORCHSERVE, Key, Kind, SettingGroup, keys_of
@@ -106,9 +107,11 @@ class Settings:
         minimum=1,
     )
     install_py_dep_per_model: bool = MODELS(False, "Install an archive's requirements file with pip.")
-    batch_policy: Literal["adaptive", "greedy", "window"] | None = BATCHING(
+    batch_policy: str | None = BATCHING(
         None,
         "When a batch is sent, unless the model says; empty: window if a delay is given, else adaptive.",
+        kind=Kind.CHOICE,
+        choices=POLICIES,
         torchserve="window",
     )
     split_instances: Literal["auto", "true", "false"] = BATCHING(

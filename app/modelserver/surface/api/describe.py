@@ -173,7 +173,7 @@ def describe_batching(model: ModelVersion) -> dict[str, Any]:
     options = model.options
     values = ((key, name, getattr(options, name)) for key, name in _BATCH_SETTINGS)
     return {
-        key: {"value": getattr(value, "value", value), "source": options.sources.get(name, "default")}
+        key: {"value": value, "source": options.sources.get(name, "default")}
         for key, name, value in values
         if value is not None
     }

@@ -120,7 +120,8 @@ _NOT_OF_REPLACEMENT = {"url", "model_name", "initial_workers", "min_workers", "m
 def _parameter(name: str, before: str = "") -> Any:
     """A parameter of a registration as a field."""
     row = PARAMETERS[name]
-    extra = {**row.schema}
+    choices = {"enum": list(row.values.choices)} if row.values.choices else {}
+    extra = {**choices, **row.schema}
     default = extra.pop("default", ... if name == "url" else None)
     about = f"{before}{row.description}"
     return _TYPES[row.values.type], Field(default, description=about, json_schema_extra=extra)

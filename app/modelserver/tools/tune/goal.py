@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
+from modelserver.engine.batching.policies import POLICIES
 from modelserver.errors import ConfigError
 from modelserver.tools.commands import counted
 from modelserver.tools.tune.figure import Figure
@@ -16,8 +17,6 @@ _LIMIT = re.compile(r"(p50|p90|p99)\s*<=\s*([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*(ms|s
 
 Kind = Literal["limit", "throughput", "latency"]
 Percentile = Literal["p50", "p90", "p99"]
-Policy = Literal["adaptive", "greedy", "window"]
-_POLICIES: tuple[Policy, ...] = ("adaptive", "greedy", "window")
 CLOSE = 0.05  # of the best: smaller differences count as noise
 
 
@@ -74,7 +73,7 @@ class ModelSetting:
     """``delay_ms`` caps the wait for a batch. ``threads`` per worker, None: the server's default."""
 
     batch_size: int
-    policy: Policy = "adaptive"
+    policy: str = "adaptive"
     delay_ms: int = 100
     workers: int = 1
     threads: int | None = None
@@ -92,7 +91,7 @@ class ModelSetting:
 
     def simplicity(self) -> tuple[bool, int, int, int]:
         """Sorts simple settings first: own threads, workers, batch size, policy."""
-        return self.threads is not None, self.workers, self.batch_size, _POLICIES.index(self.policy)
+        return self.threads is not None, self.workers, self.batch_size, POLICIES.index(self.policy)
 
     def __str__(self) -> str:
         workers = counted(self.workers, "worker")
