@@ -265,6 +265,19 @@ def test_request_whose_client_leaves_before_its_turn_is_not_computed(chatting, m
     assert count("modelserver_streams_aborted_total") == 0
 
 
+@pytest.mark.slow  # waits for a timeout
+def test_chat_that_never_ends_holds_up_no_others(chatting, model_store, tmp_path):
+    """Nothing can end its thread: another process takes the place of its worker's."""
+    (model_store / "patient.py").write_text(ONE_AT_A_TIME)
+    chatting.registered("patient.py", model_name="stuck", initial_workers=1, response_timeout=1)
+    chat = partial(client_of(chatting).chat.completions.create, model="stuck")
+    (tmp_path / "next.end").touch()
+    with pytest.raises(openai.InternalServerError, match="504"):
+        chat(messages=say(str(tmp_path / "first")))
+
+    assert chat(messages=say(str(tmp_path / "next"))).choices[0].message.content == "end"
+
+
 @pytest.fixture(scope="module")
 def small(tmp_path_factory, model_store):
     """A server with tokens, two front ends and queues for one request."""

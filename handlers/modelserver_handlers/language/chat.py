@@ -342,13 +342,20 @@ async def _in_thread(executor: ThreadPoolExecutor, call: Callable[[], Any]) -> A
         finally:
             put(_END)
 
-    running = loop.run_in_executor(executor, run)
+    running = executor.submit(run)
     try:
         while (piece := await queue.get()) is not _END:
             if not has_room.is_set() and queue.qsize() < _AHEAD // 2:
                 has_room.set()
             yield piece
-        await running
+        await asyncio.wrap_future(running)
+    except asyncio.CancelledError:
+        is_left = True
+        has_room.set()
+        # The call lasts until its thread is free: the server replaces a worker whose threads never are.
+        while not running.cancel() and await queue.get() is not _END:
+            pass
+        raise
     finally:
         is_left = True
         has_room.set()

@@ -567,6 +567,25 @@ async def test_silent_process_loses_all_that_it_ran(start, stage, owner):
     assert process.killed
 
 
+@pytest.mark.parametrize("ends", [True, False])
+async def test_process_is_replaced_when_overdue_calls_take_all_places(start, owner, ends):
+    """It gives signs of life, but the threads in which it computes are lost."""
+    worker, process = await start(concurrency=2, response=0.06)
+    late = [batch(), batch()]
+    for each in late:
+        worker.flights.send(each)
+    loop = asyncio.get_running_loop()
+    end = loop.time() + 2 * worker_module.CALL_GRACE
+    while not process.killed and loop.time() < end:
+        process.say(wire.Pong())
+        if ends and len(owner.lost) == 2:
+            process.say(wire.Result(0, [wire.Answer(1)], 1.0), [b"x"])
+        await asyncio.sleep(0.005)
+
+    assert [lost for lost, _, _ in owner.lost[:2]] == late
+    assert process.killed is not ends
+
+
 async def test_broken_gpu_fails_concurrent_batches_with_a_general_reason(start, stage, owner):
     worker, process = await start(concurrency=3)
     worker.flights.send(batch())

@@ -277,6 +277,31 @@ async def test_call_whose_client_has_left_does_not_run():
     assert calls == ["first", "last"]
 
 
+async def test_call_lasts_until_its_thread_is_free():
+    """Otherwise the server would send the next request to a worker that cannot compute it."""
+    runs, go = threading.Event(), threading.Event()
+
+    def answer():
+        runs.set()
+        go.wait(60)
+        return "late"
+
+    async def take():
+        return [piece async for piece in _in_thread(executor, answer)]
+
+    with ThreadPoolExecutor(1) as executor:
+        task = asyncio.create_task(take())
+        await asyncio.to_thread(runs.wait, 60)
+        task.cancel()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        lasts = not task.done()
+        go.set()
+        await asyncio.wait({task})
+
+    assert (lasts, task.cancelled()) == (True, True)
+
+
 async def test_instance_of_v1_is_a_chat():
     bench = Bench(Words)
     await bench.model.initialize(bench.context)

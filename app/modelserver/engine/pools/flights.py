@@ -176,8 +176,7 @@ class Flights:
         """Cancels a whole batch."""
         assert self.process is not None  # noqa: S101 - it has a batch
         self.process.send(Cancelled(batch.sequence, list(range(batch.size))))
-        self.in_flight.remove(batch)
-        self._numbered.pop(batch.sequence, None)
+        self._remove(batch.sequence, batch.sequence + 1)
 
     # -- batches in reserve
 
@@ -209,19 +208,17 @@ class Flights:
             self._recalled_below = 0
         return self._remove(message.started, message.below)
 
-    def returned(self, sequence: int) -> Batch | None:
-        """The batch that the process has given back by itself."""
-        batch = self.find(sequence)
-        if batch is not None:
-            self.in_flight.remove(batch)
-            self._numbered.pop(sequence, None)
+    def returned(self, sequence: int) -> list[Batch]:
+        """The batch that the process has given back by itself, if it has it."""
+        if taken := self._remove(sequence, sequence + 1):
             self.head_since = self.active_at
-        return batch
+        return taken
 
     def _remove(self, first: int, below: int) -> list[Batch]:
         taken = [batch for batch in self.in_flight if first <= batch.sequence < below]
         for batch in taken:
             self.in_flight.remove(batch)
+            self._numbered.pop(batch.sequence, None)
         return taken
 
     # -- what they take

@@ -12,12 +12,11 @@ import contextlib
 import logging
 import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 
-from modelserver.engine.batching.request import Batch
 from modelserver.engine.pools.flights import Flights
 from modelserver.engine.pools.memory_kills import kills
 from modelserver.engine.pools.output import MAX_LINES, quote, was_out_of_memory, without_quote
@@ -66,6 +65,9 @@ LEAVE_GRACE = 5.0
 # Consecutive failed loads after which requests no longer wait for the worker.
 MANY_LOAD_FAILURES = 3
 
+# Seconds that a call may take to end after it was given up.
+CALL_GRACE = 1.0
+
 
 @dataclass(slots=True)
 class Failures:
@@ -90,7 +92,8 @@ class _Run:
     """One process, from its start to its end; times of the loop's clock.
 
     ``verdict``: the error for its batches, if the server ends it. ``killed_because``: why, for describe.
-    ``batches_started``: how many batches it had started, if that is known after its end.
+    ``batches_started``: how many batches it had started, if that is known after its end. ``overdue``: when
+    the batches were given up that it has not answered since.
     """
 
     outcome: asyncio.Future[Loaded | LoadFailed]
@@ -98,6 +101,7 @@ class _Run:
     verdict: ModelServerError | None = None
     killed_because: str = ""
     batches_started: int | None = None
+    overdue: dict[int, float] = field(default_factory=dict)
 
 
 class Worker:
@@ -408,13 +412,15 @@ class Worker:
             batch = flights.answered(message)
             if batch is not None:
                 self.owner.worker_answered(self, batch, message, tail)
-            elif flights.in_flight and not self.flights.concurrency:
+            elif flights.concurrency:
+                self._run.overdue.pop(message.sequence, None)
+            elif flights.in_flight:
                 # A process that answers a batch other than the running one cannot be trusted.
                 self.kill(f"It sent an unexpected answer to batch {message.sequence}.")
         elif isinstance(message, Parts):
             self.owner.worker_streamed(self, message, tail)
         elif isinstance(message, Returned):
-            if (batch := flights.returned(message.sequence)) is not None:
+            for batch in flights.returned(message.sequence):
                 self.owner.worker_returned(self, batch)
         elif isinstance(message, Recalled):
             for batch in flights.recalled(message):
@@ -497,49 +503,41 @@ class Worker:
 
     def _watch(self) -> None:
         """Checks the timeouts of a serving process."""
-        now = self._loop.time()
+        flights, now = self.flights, self._loop.time()
         response, silence = self._times.response, self._times.silence
-        if self.flights.concurrency and self.flights.in_flight:
-            pause = self._watch_each(now)
-            if pause is None:
-                return
-        elif self.flights.in_flight:
-            due = self.flights.head_since + response
-            if now >= due:
-                self._overdue()
-                return
-            pause = min(due - now, silence / 3)
-        else:
-            if now - max(self.flights.active_at, self.flights.head_since) >= silence:
+        heard = max(flights.active_at, flights.head_since)
+        due = (heard if flights.concurrency else flights.head_since) + response
+        endless = sum(now - since >= CALL_GRACE for since in self._run.overdue.values())
+        if (flights.in_flight and now >= due) or 0 < flights.concurrency <= endless:
+            self._overdue()
+            return
+        if not flights.in_flight:
+            if now - heard >= silence:
                 self._silent()
                 return
             kills.look()
-            if self.flights.process is not None:
-                self.flights.process.send(Ping())
             pause = min(silence / 3, response)
+        elif flights.concurrency:
+            pause = self._watch_each(now)
+        else:
+            pause = min(due - now, silence / 3)
+        if flights.process is not None and (flights.concurrency or not flights.in_flight):
+            flights.process.send(Ping())
         self._watchdog = self._loop.call_later(pause, self._watch)
 
-    def _watch_each(self, now: float) -> float | None:
+    def _watch_each(self, now: float) -> float:
         """Checks concurrent batches, each with its own timeout; returns seconds until the next check.
 
-        An overdue batch fails alone while the process responds; otherwise None.
+        An overdue batch fails alone while the process responds.
         """
-        response = self._times.response
-        if now - max(self.flights.active_at, self.flights.head_since) >= response:
-            self._overdue()
-            return None
-        for batch in [batch for batch in self.flights.in_flight if now - batch.active_at >= response]:
-            self._give_up(batch)
-        if self.flights.process is not None:
-            self.flights.process.send(Ping())
-        first = min((batch.active_at for batch in self.flights.in_flight), default=now)
-        return min(max(first + response - now, 0.01), response / 3, self._times.silence / 3)
-
-    def _give_up(self, batch: Batch) -> None:
         limit = self._times.response
-        _log.error("Worker %s: a request had no answer within response_timeout=%g s", self.label, limit)
-        self.flights.give_up(batch)
-        self.owner.worker_lost(self, batch, [], ResponseTimeout())
+        for batch in [batch for batch in self.flights.in_flight if now - batch.active_at >= limit]:
+            _log.error("Worker %s: a request had no answer within response_timeout=%g s", self.label, limit)
+            self.flights.give_up(batch)
+            self._run.overdue[batch.sequence] = now
+            self.owner.worker_lost(self, batch, [], ResponseTimeout())
+        first = min((batch.active_at for batch in self.flights.in_flight), default=now)
+        return min(max(first + limit - now, 0.01), limit / 3, self._times.silence / 3)
 
     def _overdue(self) -> None:
         _log.error("Worker %s did not answer within response_timeout=%g s", self.label, self._times.response)

@@ -75,8 +75,8 @@ class AsyncCalls:
             self._calls[work.sequence] = task
             task.add_done_callback(lambda _: self._calls.pop(work.sequence, None))
         elif isinstance(message, Cancelled):
-            self._service.cancel(message)
-            if (call := self._calls.get(message.sequence)) is not None:
+            # Once: a call that is ending may have to wait for something.
+            if self._service.cancel(message) and (call := self._calls.get(message.sequence)) is not None:
                 # After it has begun: a call that is cancelled before never runs, and would never answer.
                 asyncio.get_running_loop().call_soon(call.cancel)
         elif isinstance(message, Proceed) and message.sequence in self._gates:

@@ -153,11 +153,15 @@ class Service:
         self._look = look
         self._pause = pause
 
-    def cancel(self, message: Cancelled) -> None:
-        """Marks rows as cancelled: no more parts are sent to their clients, and the handler can check it."""
-        work = self._running.get(message.sequence)
-        if work is not None:
-            work.cancelled = work.cancelled | set(message.rows)
+    def cancel(self, message: Cancelled) -> bool:
+        """Marks rows as cancelled: no more parts are sent to their clients, and the handler can check it.
+
+        Returns whether one of them was not.
+        """
+        if (work := self._running.get(message.sequence)) is None:
+            return False
+        before, work.cancelled = work.cancelled, work.cancelled | set(message.rows)
+        return work.cancelled != before
 
     def finish(self, work: Work, seconds: float) -> tuple[Result, list[bytes]]:
         """The message that answers the batch, and the bytes after it."""
