@@ -74,7 +74,7 @@ def install(folder: Path, *, force: bool = False) -> list[Path]:
         if path.name in MODULES:
             replace_file(path, script(path.name, sys.executable).encode(), mode=0o755)
         else:
-            replace_file(path, module(path.stem).encode())
+            replace_file(path, f"{_MARK}\n{PACKAGES[path.stem]}".encode())
     return paths
 
 
@@ -109,11 +109,6 @@ def script(name: str, python: str) -> str:
     """The text of an alias: a shell script that becomes the command of this interpreter."""
     command = f"exec {shlex.quote(python)} -m {MODULES[name]}"
     return f'#!/bin/sh\n{_MARK}\n{STARTED_AS}={name} {command} "$@"\n'
-
-
-def module(name: str) -> str:
-    """The text of a module that provides ours."""
-    return f"{_MARK}\n{PACKAGES[name]}"
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -34,7 +34,8 @@ def tune(*arguments):
         (["--goal", "max-throughput", "--clients", "-1"], "--clients=-1: a number of at least 1"),
         (["--goal", "max-throughput", "--model-store", "nowhere"], "--model-store directory not found"),
         (["--goal", "max-throughput", "--ts-config", "nowhere"], "--ts-config file not found"),
-        (["--goal", "max-throughput", "--content-type", "a\nb"], "--content-type="),
+        (["--goal", "max-throughput", "--content-type", "a\r\nb: c"], "--content-type="),
+        (["--goal", "max-throughput", "--content-type", "téxt/plain"], "--content-type="),
     ],
 )
 def test_wrong_arguments_are_reported_in_one_line(flags, message, work, capsys):

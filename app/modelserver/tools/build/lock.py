@@ -25,7 +25,9 @@ PROCESS_ONE: Final = "dumb-init==1.2.5.post1"
 PYPI: Final = "https://pypi.org/simple"
 TORCH_INDEX: Final = "https://download.pytorch.org/whl"
 # Packages whose builds for a processor or a kind of GPU come from an index of their own, and what they bring.
-_TORCH: Final = frozenset({"torch", "torchaudio", "torchvision"})
+TORCH: Final = frozenset({"torch", "torchaudio", "torchvision"})
+OWN: Final = frozenset({"modelserver", "modelserver_handlers", "ts"})
+"""What a model imports from modelserver itself."""
 _BROUGHT_BY_TORCH: Final = re.compile(r"nvidia-(?!ml-py$).*|cuda-.*|triton|pytorch-triton.*")
 _REQUIREMENT: Final = re.compile(
     r"(?P<name>[A-Za-z0-9][\w.-]*)\s*(?:\[(?P<extras>[^\]]*)\])?(?P<rest>[^;]*)(;(?P<marker>.*))?"
@@ -37,12 +39,12 @@ class Lock:
     """Packages and their versions. ``torch`` are those that come from ``torch_index``."""
 
     def __init__(self, versions: Mapping[str, str]) -> None:
-        torch = {name: version for name, version in versions.items() if name in _TORCH}
+        torch = {name: version for name, version in versions.items() if name in TORCH}
         self.torch = [f"{name}=={version.partition('+')[0]}" for name, version in sorted(torch.items())]
         self.others = sorted(
             version if " @ " in version else f"{name}=={version}"
             for name, version in versions.items()
-            if name not in _TORCH and not (torch and _BROUGHT_BY_TORCH.fullmatch(name))
+            if name not in TORCH and not (torch and _BROUGHT_BY_TORCH.fullmatch(name))
         )
         build = torch.get("torch", "").partition("+")[2]
         self.torch_index = f"{TORCH_INDEX}/{build}" if build else PYPI
@@ -84,7 +86,7 @@ def lock(requirements: Iterable[str], imports: Iterable[str]) -> Lock:
 def imported_modules(folder: Path) -> set[str]:
     """The first parts of the names that the sources below a folder import."""
     names = set[str]().union(*(imported_names(parsed(path)) for path in folder.rglob("*.py")))
-    return names - {"modelserver", "modelserver_handlers", "ts"}
+    return names - OWN
 
 
 def parsed(source: Path) -> ast.Module:

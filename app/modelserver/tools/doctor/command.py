@@ -33,7 +33,7 @@ def as_text(source: str, report: CheckReport, file: Path | None, style: Style) -
     lines = [f"{style(from_here(source), BOLD)}: {verdict(report)}", ""]
     for finding in report.findings:
         lines += [*_finding_lines(finding, file, style), ""]
-    lines += [f"{style(name, DIM)} {text}" for name, text in _figures(report.figures)]
+    lines += [f"{style(f'{name:<{_INDENT - 1}}', DIM)} {text}" for name, text in _figures(report.figures)]
     lines += _list("checked", report.checked, style)
     reasons: dict[str, list[str]] = {}
     for what, why in report.left_out.items():
@@ -115,19 +115,16 @@ def _list(name: str, items: Sequence[str], style: Style) -> list[str]:
 
 
 def _figures(figures: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    width = _INDENT - 1
     if load := figures.get("load"):
         packages = ", ".join(f"{name} {seconds:.2g} s" for name, seconds in load["packages"].items())
         whole = f"imports {load['import_seconds']:.2g} s, initialize {load['initialize_seconds']:.2g} s"
-        yield f"{'load':<{width}}", f"{whole}{f' ({packages})' if packages else ''}"
+        yield "load", f"{whole}{f' ({packages})' if packages else ''}"
     if cost := figures.get("cost"):
-        yield (
-            f"{'cost':<{width}}",
-            ", ".join(f"{size}: {ms:.3g} ms" for size, ms in cost["ms_by_batch"].items()) + " by batch size",
-        )
+        costs = ", ".join(f"{size}: {ms:.3g} ms" for size, ms in cost["ms_by_batch"].items())
+        yield "cost", f"{costs} by batch size"
     if memory := figures.get("memory"):
         seen = f"{memory['before_mb']:g} to {memory['after_mb']:g} MiB in {memory['calls']} calls"
-        yield f"{'memory':<{width}}", seen
+        yield "memory", seen
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from modelserver.tools.build.lock import installed_packages, normal, parsed
+from modelserver.tools.build.lock import OWN, TORCH, installed_packages, normal, parsed
 from modelserver.tools.doctor.findings import CheckReport
 from modelserver.tools.doctor.probing import Reported, SourceLine, Training
 
@@ -19,19 +19,7 @@ _COSTLY: Final = 0.1
 _SHARE: Final = 0.05
 _MOST_PACKAGES: Final = 5
 # What every worker has: the server's own packages, the names that it offers, and torch's family.
-_PROVIDED: Final = {
-    "modelserver",
-    "modelserver_handlers",
-    "ts",
-    "torch",
-    "torchvision",
-    "torchaudio",
-    "numpy",
-    "PIL",
-    "yaml",
-    "msgspec",
-    "orjson",
-}
+_PROVIDED: Final = TORCH | OWN | {"numpy", "PIL", "yaml", "msgspec", "orjson"}
 _LARGEST: Final = 1 << 20
 _MOST_FILES: Final = 200
 _NAME: Final = re.compile(r"^\s*([A-Za-z0-9][A-Za-z0-9._-]*)")

@@ -117,10 +117,8 @@ def mismatches(expected: Response, ours: Response) -> list[str]:
     """What is not the same, each in a line; both are masked."""
     lines = []
     if (expected.status, expected.reason) != (ours.status, ours.reason):
-        statuses = (
-            f"TorchServe {expected.status} {expected.reason!r}, modelserver {ours.status} {ours.reason!r}"
-        )
-        lines.append(f"status: {statuses}")
+        one, other = (f"{each.status} {each.reason!r}" for each in (expected, ours))
+        lines.append(f"status: TorchServe {one}, modelserver {other}")
     if expected.body is not None and expected.body != (body := without_additions(ours.body or b"")):
         lines.append("body: " + _difference(expected.body, body))
     for name in sorted({*expected.headers, *ours.headers} - ADDED_HEADERS):

@@ -376,19 +376,15 @@ def _v1_instances(call: Probe, reference: Response, ours: Response) -> bool:
     answer is `{"predictions": …}` (`split_instances=false` passes bodies through).
     """
     request = parsed(call.body)
-    if (
-        not call.path.startswith("/v1/models/")
-        or not isinstance(request, dict)
-        or not request.get("instances")
-    ):
+    has_instances = isinstance(request, dict) and bool(request.get("instances"))
+    if not has_instances or not call.path.startswith("/v1/models/"):
         return False
     if "split_instances=false" in message_of(ours):
         return True
     # If TorchServe answers with predictions too, their values are compared.
     value, response = parsed(reference.body), parsed(ours.body)
-    has_reference = (
-        good(reference) and isinstance(value, dict) and bool({"predictions", "explanations"} & value.keys())
-    )
+    keys = value.keys() if good(reference) and isinstance(value, dict) else set()
+    has_reference = not keys.isdisjoint({"predictions", "explanations"})
     return good(ours) and isinstance(response, dict) and "predictions" in response and not has_reference
 
 

@@ -29,8 +29,7 @@ _PR_SET_PDEATHSIG = 1
 def main(arguments: Sequence[str]) -> int:
     """Serves until it is stopped; returns the exit status."""
     try:
-        options = read_options(arguments)
-        return serve(options)
+        return serve(read_options(arguments))
     except ConfigError as error:
         print(advised(str(error)), flush=True)
         return 1

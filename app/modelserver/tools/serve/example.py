@@ -166,19 +166,11 @@ def example_of(schema: Mapping[str, Any], schemas: Mapping[str, Any], depth: int
 
 
 def _simple(kind: str | None, schema: Mapping[str, Any]) -> Any:
-    match kind:
-        case "integer":
-            return int(_within(schema))
-        case "number":
-            return _within(schema)
-        case "boolean":
-            return True
-        case "string":
-            return _text(schema)
-        case "null":
-            return None
-        case _:
-            return [1.0, 2.0]
+    if kind in ("integer", "number"):
+        return int(_within(schema)) if kind == "integer" else _within(schema)
+    if kind == "string":
+        return _text(schema)
+    return {"boolean": True, "null": None}.get(kind or "", [1.0, 2.0])
 
 
 def _items(schema: Mapping[str, Any], schemas: Mapping[str, Any], depth: int) -> list[Any]:

@@ -139,15 +139,9 @@ class Session:
             **({} if settings.console_url is None else {"console": settings.console_url}),
         }
         watching = " Its files are watched." if self._options.reload else ""
-        self._lines.say(
-            "\n".join(
-                [
-                    f"{style('●', GREEN)} {title}",
-                    *(f"  {style(f'{name:<8}', DIM)}{text}" for name, text in rows.items()),
-                    style(f"  Ctrl-C stops it.{watching}", DIM),
-                ]
-            )
-        )
+        lines = [f"  {style(f'{name:<8}', DIM)}{text}" for name, text in rows.items()]
+        last = style(f"  Ctrl-C stops it.{watching}", DIM)
+        self._lines.say("\n".join([f"{style('●', GREEN)} {title}", *lines, last]))
 
     # -- files that change
 

@@ -283,12 +283,8 @@ class Tuner:
         what = f"{setting}, {clients_text(clients)}"
         figure = self._closed(what, clients, times=_PROOF)
         self._listener.line(f"proof of {setting}: {self._describe(figure)}")
-        if (
-            self._goal.kind == "limit"
-            and self._goal.met(figure)
-            and clients > 1
-            and self._bounds.clients is None
-        ):
+        serves_any = self._goal.kind == "limit" and self._bounds.clients is None
+        if serves_any and clients > 1 and self._goal.met(figure):
             lone = self._closed(f"{setting}, a lone client", 1)
             if not self._goal.met(lone):
                 return Point(setting, lone)
