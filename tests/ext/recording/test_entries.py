@@ -1,24 +1,19 @@
 import msgspec
 import pytest
 
-from modelserver.ext.recording.entries import (
-    Beginning,
-    Ended,
-    Frames,
-    Lost,
-    framed,
-    framed_list,
-    pack,
-    unpack,
-    unpack_others,
-)
+from modelserver.ext.recording import entries
 
 
 def test_entries_come_back(make_call):
     """All kinds survive their encoding."""
-    entries = [Beginning(1.5, "1.0", ["m"], ["accept"], 0.5), make_call(), Lost(1, 2), Ended("over")]
+    all_kinds = [
+        entries.Beginning(1.5, "1.0", ["m"], ["accept"], 0.5),
+        make_call(),
+        entries.Lost(1, 2),
+        entries.Ended("over"),
+    ]
 
-    assert unpack(pack(entries)) == entries
+    assert entries.unpack(entries.pack(all_kinds)) == all_kinds
 
     call = make_call()
     bare = make_call(lines=b"")
@@ -28,14 +23,14 @@ def test_entries_come_back(make_call):
     assert (bare.batch, bare.batch_size, bare.timing) == ("", 0, (0.0, 0.0))
     assert parts.timing == (3.0, 0.0)
 
-    assert str(Lost()) == ""
-    assert str(Lost(large=2)) == "2 were too large"
+    assert str(entries.Lost()) == ""
+    assert str(entries.Lost(large=2)) == "2 were too large"
 
 
 def test_frames_are_split_from_any_pieces():
-    stream = framed(b"one") + framed(b"") + framed(b"three" * 100)
+    stream = entries.framed(b"one") + entries.framed(b"") + entries.framed(b"three" * 100)
     for size in (1, 3, 7, len(stream)):
-        frames = Frames()
+        frames = entries.Frames()
         contents = [
             each
             for start in range(0, len(stream), size)
@@ -46,10 +41,10 @@ def test_frames_are_split_from_any_pieces():
 
 
 def test_calls_are_counted_without_being_decoded(make_call):
-    content = pack([make_call(), Lost(2), make_call(), Ended("over")])
+    content = entries.pack([make_call(), entries.Lost(2), make_call(), entries.Ended("over")])
 
-    assert unpack_others(content) == (2, [Lost(2), Ended("over")])
-    assert unpack_others(framed_list([pack(make_call())] * 3)[4:]) == (3, [])
-    for wrong in (b"", content[:-1], pack([["what", 1]])):
+    assert entries.unpack_others(content) == (2, [entries.Lost(2), entries.Ended("over")])
+    assert entries.unpack_others(entries.framed_list([entries.pack(make_call())] * 3)[4:]) == (3, [])
+    for wrong in (b"", content[:-1], entries.pack([["what", 1]])):
         with pytest.raises(msgspec.MsgspecError):
-            unpack_others(wrong)
+            entries.unpack_others(wrong)

@@ -8,13 +8,7 @@ from unittest.mock import Mock
 import pytest
 
 from modelserver.errors import ConfigError
-from modelserver.ext.snapshots.files import (
-    MOST_FILES,
-    SnapshotFolder,
-    file_content,
-    newest_configuration,
-    parse_file,
-)
+from modelserver.ext.snapshots import files
 from modelserver.models.settings.properties import parse
 
 NOON = datetime(2026, 5, 4, 12, 0, 0, 123456)  # noqa: DTZ001 - names carry local time
@@ -26,7 +20,7 @@ def state(name):
 
 
 def folder(path, now=NOON):
-    return SnapshotFolder(path / "config", PROPERTIES, lambda: now)
+    return files.SnapshotFolder(path / "config", PROPERTIES, lambda: now)
 
 
 def write(snapshots, model):
@@ -52,9 +46,9 @@ def test_file_has_a_name_by_time_and_the_state(tmp_path):
 
 def test_content_leaves_no_garbage():
     document = {"models": {"caf\xe9": {"1.0": {"marName": "a.mar", "weights": [1.5, None]}}}}
-    file_content(PROPERTIES, document)
+    files.file_content(PROPERTIES, document)
     gc.collect()
-    content = file_content(PROPERTIES, document)
+    content = files.file_content(PROPERTIES, document)
 
     assert gc.collect() == 0
     assert parse(content)["model_snapshot"] == json.dumps(document, indent=2)
@@ -99,13 +93,13 @@ def test_strange_files_are_ignored(tmp_path):
 def test_old_files_go(tmp_path):
     """The newest 50 are kept, and what a killed server was writing is swept away."""
     snapshots = folder(tmp_path)
-    for number in range(MOST_FILES + 3):
+    for number in range(files.MOST_FILES + 3):
         write(snapshots, f"m{number}")
     (tmp_path / "config" / ".20260504120000000-snapshot.cfg.part").write_text("half")
     write(snapshots, "last")
 
     names = sorted(os.listdir(tmp_path / "config"))
-    assert len(names) == MOST_FILES
+    assert len(names) == files.MOST_FILES
     assert names[-1] == "20260504120000176-snapshot.cfg"
 
 
@@ -153,27 +147,27 @@ def test_file_of_torchserve_is_read():
         r'\n        "startupTimeout"\: 120,\n        "runtimeType"\: "python"\n      }\n    }\n  }\n}'
     )
     file = f"#Saving snapshot\ntsConfigFile=c.properties\nmodel_snapshot={text}\nversion=0.12.0\n"
-    ((echo,), _) = parse_file(file.encode())
+    ((echo,), _) = files.parse_file(file.encode())
 
     assert (echo.name, echo.version, echo.default) == ("echo", "1.0", True)
     assert (echo.registration.batch_size, echo.registration.max_batch_delay) == (3, 70)
 
-    content = file_content({}, state("a"))
+    content = files.file_content({}, state("a"))
 
-    assert [m.name for m in parse_file(content.partition(b"\n")[2])[0]] == ["a"]
+    assert [m.name for m in files.parse_file(content.partition(b"\n")[2])[0]] == ["a"]
     with pytest.raises(ConfigError, match="has no model_snapshot"):
-        parse_file(b"model_store=x\n")
+        files.parse_file(b"model_store=x\n")
 
 
 # TorchServe's rules of snapshots, for its defaults (reference 17)
 
 
 def test_the_newest_whole_file_is_the_configuration(tmp_path):
-    assert newest_configuration(tmp_path / "config") is None
-    folder = SnapshotFolder(tmp_path / "config", {"job_queue_size": "7"})
+    assert files.newest_configuration(tmp_path / "config") is None
+    folder = files.SnapshotFolder(tmp_path / "config", {"job_queue_size": "7"})
     first, last = (folder.write("snapshot", {"models": {}}) for _ in range(2))
     (tmp_path / "config" / "zzz.cfg").write_text("model_snapshot={}")
-    assert newest_configuration(tmp_path / "config") == last
+    assert files.newest_configuration(tmp_path / "config") == last
 
     last.write_bytes(last.read_bytes().replace(b"7", b"8"))
-    assert newest_configuration(tmp_path / "config") == first
+    assert files.newest_configuration(tmp_path / "config") == first
