@@ -1,9 +1,11 @@
 import socket
+from types import SimpleNamespace
 
 import pytest
 
+from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.errors import ConfigError
-from modelserver.ext.cluster.extension import check_addresses, open_cluster
+from modelserver.ext.cluster.extension import check_addresses, open_cluster, show_nodes
 from modelserver.models.settings.settings import Settings
 
 
@@ -50,3 +52,20 @@ async def test_long_path_does_no_harm(tmp_path):
 def test_addresses_must_fit(changes, reason):
     with pytest.raises(ConfigError, match=f"Invalid configuration: .*{reason}"):
         check_addresses(Settings(worker_launcher="ray", **changes))
+
+
+def test_a_machine_has_series_while_it_has_workers():
+    metrics = ServerMetrics()
+    process = SimpleNamespace(node=SimpleNamespace(name="a", resident=5))
+    worker = SimpleNamespace(is_ready=True, node=process.node)
+    pool = SimpleNamespace(workers=[worker, worker, SimpleNamespace(node=None)])
+    model = SimpleNamespace(name="m", version="1", metrics=metrics.model("m", "1"), pool=pool)
+    show_nodes(metrics, SimpleNamespace(versions=lambda: [model]))
+    labels = '{model_name="m",model_version="1",node="a"}'
+
+    for _ in range(2):
+        text = b"".join(metrics.pieces(["modelserver_node_workers", "modelserver_node_worker_memory_bytes"]))
+        assert f"_workers{labels} 2.0" in text.decode()
+        assert f"_bytes{labels} 10.0" in text.decode()
+    pool.workers.clear()
+    assert b"{" not in b"".join(metrics.pieces(["modelserver_node_workers"]))

@@ -8,7 +8,7 @@ from tests.engine.pools.conftest import Counts, Stage, begin, counts, make, spec
 from tests.engine.pools.pools import contents, request
 
 from modelserver.errors import Conflict, ModelServerError
-from modelserver.ext.parking.restarting import restart
+from modelserver.ext.parking.routes import restart
 
 
 @pytest.fixture

@@ -12,12 +12,13 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
 from modelserver.engine.demand import Demand
+from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.errors import ConfigError
 from modelserver.ext.cluster.hub import Hub
 from modelserver.ext.cluster.launcher import Cluster
-from modelserver.ext.cluster.meters import show_nodes
 from modelserver.ext.cluster.placing import NoPlace, Placer
 from modelserver.extension import Host
+from modelserver.models.registry import Registry
 from modelserver.models.settings.address import HostPort
 from modelserver.models.settings.settings import Settings
 from modelserver.surface.tls.context import Certificate
@@ -113,6 +114,7 @@ class ProcessPlacer:
 
 _log = logging.getLogger("modelserver.workers")
 
+_LABELS = ("model_name", "model_version", "node")
 _ANY = {"0.0.0.0", "::"}  # noqa: S104 - recognised, not bound
 
 
@@ -213,6 +215,29 @@ def _advertised(host: str, ray_address: str | None) -> str:
         except OSError as error:
             raise ConfigError(f"ray_address={ray_address}: {error.strerror or error}") from error
         return str(probe.getsockname()[0])
+
+
+def show_nodes(metrics: ServerMetrics, registry: Registry) -> None:
+    """Shows the loaded workers of each machine and their memory; a machine without any is not shown."""
+    count = metrics.gauge("modelserver_node_workers", "Loaded workers on another machine.", _LABELS)
+    memory = "Resident memory of workers on another machine."
+    resident = metrics.gauge("modelserver_node_worker_memory_bytes", memory, _LABELS)
+
+    def render() -> None:
+        for family in (count, resident):
+            for values, _ in family.series:
+                family.remove(*values)
+        for model in registry.versions():
+            if model.metrics.series.is_hidden:
+                continue
+            for worker in model.pool.workers:
+                node = worker.node
+                if node is not None and worker.is_ready:
+                    values = model.name, model.version, node.name
+                    count.labels(*values).add()
+                    resident.labels(*values).add(node.resident)
+
+    metrics.on_render(render)
 
 
 async def extend(host: Host) -> None:

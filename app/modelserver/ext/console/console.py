@@ -19,10 +19,9 @@ from modelserver.ext.console.broadcast import Broadcast
 from modelserver.ext.console.devices import Devices
 from modelserver.ext.console.estimates import EstimateRequest, Estimates
 from modelserver.ext.console.facts import ConsoleState
-from modelserver.ext.console.leaving import is_there_for
 from modelserver.ext.console.logs.routes import LogRoute
 from modelserver.ext.console.pages import DATA_HEADERS, Pages
-from modelserver.ext.console.tries import answer_try
+from modelserver.ext.console.tries import answer_try, is_there_for
 from modelserver.extension import Endpoints
 from modelserver.models.options.table import OPTIONS
 from modelserver.surface.auth.scopes import Scope as TokenScope

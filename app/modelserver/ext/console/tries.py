@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from starlette.responses import Response, StreamingResponse
 
 from modelserver.engine.ids import accept_request_id
 from modelserver.errors import ResourceNotFound
-from modelserver.ext.console.leaving import is_there_for
 from modelserver.ext.console.pages import DATA_HEADERS
 from modelserver.extension import Endpoints
 from modelserver.surface.http.exchange import Exchange, Target
@@ -56,6 +55,21 @@ async def answer_try(request: Request, endpoints: Endpoints) -> Response:
         # These have no body, whatever the handler returned.
         return Response(None, status, headers)
     return StreamingResponse(exchange.parts(), status, headers)
+
+
+async def is_there_for(outcome: asyncio.Future[Any], request: Request) -> bool:
+    """Waits for the outcome while the client is there; False if it left before.
+
+    The body of the request has been read.
+    """
+    # After the body, the only message is that the client has left.
+    leaving = asyncio.ensure_future(request.receive())
+    try:
+        outcomes: set[asyncio.Future[Any]] = {outcome, leaving}
+        await asyncio.wait(outcomes, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        leaving.cancel()
+    return outcome.done()
 
 
 class TriedExchange(Exchange):

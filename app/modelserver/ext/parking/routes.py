@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,7 +12,7 @@ from starlette.responses import Response
 from typing_extensions import NotRequired, TypedDict
 
 from modelserver.errors import BadRequest, Conflict, MethodNotAllowed
-from modelserver.ext.parking.restarting import restart
+from modelserver.models.version import ModelVersion
 from modelserver.surface.api.models import PageQuery, Status
 from modelserver.surface.api.parameters import Parameters
 from modelserver.surface.api.services import Services
@@ -66,6 +67,27 @@ def page_of(document: dict[str, Any], parameters: Parameters) -> dict[str, Any]:
         models.setdefault(state, []).append(name)
     counts = {state: len(names) for state, names in by_state}
     return {**document, "counts": counts, "models": models, **token}
+
+
+async def restart(model: ModelVersion) -> int:
+    """Replaces each worker by a new one on the same device, once that has loaded; returns how many were.
+
+    Raises:
+        Conflict: there are no workers, or one is being replaced already.
+        ModelServerError: a new one could not load; the worker stays, and so do those after it.
+    """
+    crew, count = model.pool.crew, 0
+    if not crew.workers:
+        raise Conflict(f"Model {model.name} {model.version} has no workers.")
+    for worker in list(crew.workers):
+        # Others were removed or replaced meanwhile.
+        if worker in crew.workers:
+            fresh = crew.recycle(worker, "restart", "a restart was requested")
+            if fresh is None:
+                raise Conflict(f"A worker of model {model.name} {model.version} is being replaced already.")
+            await asyncio.shield(fresh.first_load)
+            count += 1
+    return count
 
 
 def add_routes(app: Application, services: Services, keeper: Callable[[], Keeper | None]) -> None:

@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
-from modelserver.ext.console.late import LateConsole
+from modelserver.ext.console.extension import LateConsole
 from modelserver.ext.console.logs.ring import LogRing
 from modelserver.ext.console.minutes import Minutes
 from modelserver.models.settings.address import Address
