@@ -12,8 +12,7 @@ from typing_extensions import Required, TypedDict
 
 from modelserver.errors import BadRequest, MethodNotAllowed, ServiceUnavailable
 from modelserver.ext.triton import switches
-from modelserver.ext.triton.metadata import describe_model, describe_server
-from modelserver.ext.triton.model_config import describe_config
+from modelserver.ext.triton.metadata import describe_config, describe_model, describe_server
 from modelserver.ext.triton.regions import Regions
 from modelserver.ext.triton.rpcs import NO_CUDA
 from modelserver.ext.triton.statistics import list_statistics

@@ -6,8 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 
 from modelserver.errors import BadRequest
-from modelserver.ext.triton.metadata import describe_model, describe_server
-from modelserver.ext.triton.model_config import describe_config
+from modelserver.ext.triton.metadata import describe_config, describe_model, describe_server
 from modelserver.ext.triton.regions import Regions
 from modelserver.ext.triton.statistics import list_statistics
 from modelserver.ext.triton.switches import change_log_settings, change_trace_settings, log_settings
