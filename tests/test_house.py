@@ -214,7 +214,7 @@ def test_a_question_about_the_code_leads_to_two_files_at_most():
     page = (_ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     answers = re.findall(r"(?m)^\| [A-Z][^|`]*\? \| (.*) \|$", page)
 
-    assert len(answers) == 5
+    assert len(answers) == page.count("? | ") > 4
     assert [text for text in answers if not 1 <= len(re.findall(r"`[^`]+\.py`", text)) <= 2] == []
 
 

@@ -128,6 +128,7 @@ class _Registry:
 
 
 def test_table_and_contract_have_the_same_extensions():
+    """Each is in ON, and in WRONG or ANY_VALUE; one that is always on, in WITHOUT_SETTINGS instead."""
     assert set(ON) == set(EXTENSIONS)
     assert {*WRONG, *ANY_VALUE} == set(EXTENSIONS) - WITHOUT_SETTINGS
 

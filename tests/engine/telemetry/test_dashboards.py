@@ -138,7 +138,8 @@ def test_legends_and_annotations_name_labels_that_are_left():
         assert used <= stored, rule["alert"]
 
 
-def test_everything_of_ours_is_on_the_dashboard():
+def test_everything_of_ours_is_on_the_dashboard_and_its_page():
+    page = (DEPLOY.parent / "docs" / "metrics.md").read_text(encoding="utf-8")
     used = set().union(*(names_in(t["expr"]) for p in panels() for t in p["targets"]))
     families = {re.sub(r"_(bucket|sum|count)$", "", name) for name in used}
     ours = {
@@ -146,6 +147,7 @@ def test_everything_of_ours_is_on_the_dashboard():
     }
 
     assert sorted(ours - families) == []
+    assert [name for name in sorted(ours) if f"`{name}`" not in page] == []
 
 
 def test_dashboard_is_well_made():
