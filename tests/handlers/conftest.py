@@ -1,3 +1,4 @@
+import contextlib
 import gc
 import io
 import json
@@ -72,6 +73,27 @@ def pictures():
 
 class Body(bytearray):
     pass
+
+
+class Played:
+    """Takes the part of a GPU's copy stream, and says what is done with it: the processor does the work."""
+
+    device = torch.device("cpu")
+
+    def __init__(self):
+        self.calls = []
+
+    def pinned(self, *shape):
+        return torch.full(shape, 77, dtype=torch.uint8)
+
+    @contextlib.contextmanager
+    def working(self):
+        self.calls.append("begin")
+        yield
+        self.calls.append("done")
+
+    def hand_over(self, batch):
+        self.calls.append(f"hand over {len(batch)}")
 
 
 @pytest.fixture

@@ -146,16 +146,19 @@ def test_loading_gives_memory_back(folder, make_context, monkeypatch):
 
 @pytest.mark.parametrize("bad", [0, 1, 2])
 def test_rejected_rows_leave_gaps(bad, context, begin):
-    """One rejected row is left out of the tensor, its answer is None, its neighbours are answered (F18)."""
+    """One rejected row is left out of the tensor, its answer is None, its neighbours are answered (F18), and
+    the phases are timed.
+    """
     handler = Numbers()
     values = [1, 2, 3]
     values[bad] = -1
     expected = [2 * value for value in values]
     expected[bad] = None
-    begin(context, 3)
+    state = begin(context, 3)
 
     assert handler.handle(numbers(*values), context) == expected
     assert context._ms_rejections == {bad: (422, "negative")}
+    assert all(seconds > 0 for seconds in state.phases)
 
 
 def test_answers_of_another_number_stay(context, begin):
@@ -168,13 +171,6 @@ def test_answers_of_another_number_stay(context, begin):
     begin(context, 2)
 
     assert Wrong().handle(numbers(-1, 2), context) == [4, 0]
-
-
-def test_phases_are_timed(context, begin):
-    state = begin(context, 1)
-    Numbers().handle(numbers(1), context)
-
-    assert all(seconds > 0 for seconds in state.phases)
 
 
 def test_describe_answers_without_the_model(context, begin):

@@ -75,6 +75,13 @@ class Demanding:
         (raising(cuda_error("CUDA error: an illegal memory access")), "outside of its tensors"),
         (raising(cuda_error("CUDA error: no kernel image is available")), "another architecture"),
         (raising(torch.OutOfMemoryError("CUDA out of memory. 2 GiB")), "does not suffice: nvidia-smi"),
+        (raising(UnpicklingError("Weights only load failed.")), "save torch.save(model.state_dict(), path)"),
+        (raising(ModuleNotFoundError(name="torch")), f"`{sys.executable} -m pip install torch torchvision`"),
+        # It must not bring another torch.
+        (
+            raising(ModuleNotFoundError(name="torchvision.models")),
+            f"`{sys.executable} -m pip install torchvision torch=={metadata.version('torch')}`",
+        ),
     ],
 )
 def test_usual_mistakes_have_a_hint(call, words):
@@ -144,23 +151,6 @@ def test_inputs_of_a_wrong_shape_have_a_hint(call):
 def test_handlers_that_read_a_split_body_have_a_hint(call):
     assert "split_instances=false" in hint_for(raised(call), "", is_split=True)
     assert "split_instances" not in hint_for(raised(call), "")
-
-
-def test_missing_torch_is_installed_with_its_version():
-    """They are the environment's, not an archive's; torchvision must not bring another torch."""
-    torch, torchvision = (
-        hint_for(ModuleNotFoundError("no", name=name)) for name in ("torch", "torchvision.models")
-    )
-
-    assert f"`{sys.executable} -m pip install torch torchvision`" in torch
-    assert f"`{sys.executable} -m pip install torchvision torch=={metadata.version('torch')}`" in torchvision
-
-
-def test_a_refused_whole_model_has_a_hint():
-    refused = hint_for(UnpicklingError("Weights only load failed. In PyTorch 2.6, we changed the default"))
-
-    assert "torch.save(model.state_dict(), path)" in refused
-    assert "weights_only=False" in refused
 
 
 @pytest.mark.parametrize(

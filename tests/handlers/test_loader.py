@@ -87,12 +87,6 @@ def test_modules_without_a_clear_handler_are_not_usable(source, message, model_d
         load_handler(f"{write(source)}.py", model_dir)
 
 
-def test_unknown_module_is_named(model_dir):
-    """A handler that is nowhere is reported by its name (F40)."""
-    with pytest.raises(HandlerNotUsable, match="'archive_nowhere' is neither in the archive nor a built-in"):
-        load_handler("archive_nowhere.py", model_dir)
-
-
 @pytest.mark.parametrize("place", ["archive", "site"])
 def test_missing_dependency_is_reported_as_itself(place, model_dir, write, tmp_path_factory, monkeypatch):
     """An import that fails inside a module, of the archive or installed, is not a missing handler (F40)."""
@@ -118,12 +112,13 @@ def test_faults_of_the_module_come_out_as_they_are(model_dir, write):
         load_handler(write("from json import nothing_of_that_name\n"), model_dir)
 
 
-@pytest.mark.parametrize("handler", TORCHSERVE_HANDLERS)
-def test_handlers_of_torchserve_alone_have_a_way_out(handler, model_dir):
-    with pytest.raises(
-        HandlerNotUsable, match=r"built-in handler \(base_handler.* Instead of TorchServe's: "
-    ):
-        load_handler(handler, model_dir)
+@pytest.mark.parametrize("handler", ["archive_nowhere", *TORCHSERVE_HANDLERS])
+def test_unknown_modules_are_named_and_those_of_torchserve_alone_have_a_way_out(handler, model_dir):
+    """A handler that is nowhere is reported by its name (F40)."""
+    hint = "" if handler == "archive_nowhere" else " Instead of TorchServe's: "
+    message = rf"'{handler}' is neither in the archive nor a built-in handler \(base_handler.*{hint}"
+    with pytest.raises(HandlerNotUsable, match=message):
+        load_handler(f"{handler}.py", model_dir)
 
 
 def test_the_archiver_offers_the_handlers_that_load():

@@ -68,16 +68,13 @@ def test_named_inputs_are_arguments(ask):
     assert ask([{"body": {"instances": rows[:1]}}], NAMED)[0] == [{"predictions": [[11, 12]]}]
 
 
-def test_whole_numbers_stay_where_they_are_looked_up(ask):
-    assert ask([{"data": [2, 1]}], LOOKUP)[0] == [[[3.0, 4.0], [1.0, 2.0]]]
-
-
-def test_the_signature_decides(ask):
+def test_the_signature_decides_and_what_is_looked_up_stays_whole(ask):
     def config(*inputs):
         return {"signature": {"inputs": [{"name": n, "datatype": d, "shape": [-1, 2]} for n, d in inputs]}}
 
     both = config(("a", "FP64"), ("b", "INT8"))
 
+    assert ask([{"data": [2, 1]}], LOOKUP)[0] == [[[3.0, 4.0], [1.0, 2.0]]]
     assert ask([{"a": [1, 2], "b": [1, 1]}], NAMED, both)[0] == [[11.0, 12.0]]
     assert ask([{"data": [2.0, 1.0]}], LOOKUP, config(("x", "INT32")))[0] == [[[3.0, 4.0], [1.0, 2.0]]]
     assert datatypes_of(both) == {"a": torch.float64, "b": torch.int8}

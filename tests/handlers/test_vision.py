@@ -1,4 +1,3 @@
-import contextlib
 import io
 import json
 import threading
@@ -8,7 +7,7 @@ from unittest.mock import MagicMock
 import pytest
 import torch
 from PIL import Image
-from tests.handlers.conftest import Body
+from tests.handlers.conftest import Body, Played
 from tests.handlers.parts import network
 from torchvision.transforms import functional
 
@@ -176,21 +175,6 @@ def test_explanations_have_the_shape_of_pictures(handler, pictures, begin):
     assert torch.tensor(second).flatten().nonzero().flatten().tolist() == [2]
     with pytest.raises(PredictionException, match="no class 5"):
         handler.handle([{"body": pictures[0], "target": 5}], handler.context)
-
-
-class Played:
-    """Takes the part of a GPU's copy stream: the processor does the work."""
-
-    device = torch.device("cpu")
-
-    def pinned(self, *shape):
-        return torch.full(shape, 77, dtype=torch.uint8)
-
-    def working(self):
-        return contextlib.nullcontext()
-
-    def hand_over(self, batch):
-        """Nothing to hand over."""
 
 
 class PlayedDecoder:

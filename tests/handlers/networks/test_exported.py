@@ -257,20 +257,18 @@ def runtime(model, gpus, monkeypatch):
 
 
 def test_the_session_is_on_the_workers_gpu(runtime, model, make_context, begin):
-    """cuDNN does not try all of its algorithms while requests wait."""
+    """cuDNN does not try all of its algorithms while requests wait. TorchServe's function has no argument for
+    the GPU: without one, it is that of torch.
+    """
     assert served(make_context(model, serializedFile="relu.onnx"), begin, gpu=1)
     assert runtime.providers == [
         ("CUDAExecutionProvider", {"device_id": 1, "cudnn_conv_algo_search": "HEURISTIC"}),
         "CPUExecutionProvider",
     ]
-
-
-def test_a_handlers_own_session_is_on_the_gpu_that_torch_uses(runtime, model):
-    """TorchServe's function has no argument for the GPU."""
-    torch.cuda.set_device(1)
-    setup_ort_session(str(model / "relu.onnx"), "cuda")
-
-    assert runtime.providers[0][1]["device_id"] == 1
+    for number in (0, 1):
+        torch.cuda.set_device(number)
+        setup_ort_session(str(model / "relu.onnx"), "cuda")
+        assert runtime.providers[0][1]["device_id"] == number
 
 
 def test_tensors_on_the_gpu_stay_there(runtime, gpus, model):
@@ -297,14 +295,9 @@ def test_bound_tensors_may_have_other_types_and_strides(model):
     assert total.tolist() == [[2.0, 3.0], [4.0, 5.0], [6.0, 7.0]]
     assert total.dtype == torch.float32
 
-
-@pytest.mark.usefixtures("runtime")
-def test_bound_booleans_stay_booleans(model):
-    network = OnnxNetwork(setup_ort_session(str(model / "not.onnx"), "cuda", 0), torch.device("cuda", 0))
-    outputs = network(torch.tensor([True, False]))
-
-    assert outputs.dtype == torch.bool
-    assert outputs.tolist() == [False, True]
+    negation = OnnxNetwork(setup_ort_session(str(model / "not.onnx"), "cuda", 1), SECOND)
+    outputs = negation(torch.tensor([True, False]))
+    assert (outputs.dtype, outputs.tolist()) == (torch.bool, [False, True])
 
 
 @pytest.mark.parametrize(

@@ -1,36 +1,14 @@
 """Where crops land; the GPU is played by the processor."""
 
-import contextlib
-
 import pytest
 import torch
+from tests.handlers.conftest import Played
 
 from modelserver_handlers.pictures.classic import MEAN, STD, ClassicProcessing
 from modelserver_handlers.pictures.transfer import DeviceCropBuffer, HostCropBuffer
 
 PROCESSING = ClassicProcessing(8, 6, MEAN, STD)
 CROPS = torch.arange(3 * 6 * 6 * 3).remainder(256).to(torch.uint8).view(3, 6, 6, 3)
-
-
-class Played:
-    """A stream that says what is done with it."""
-
-    device = torch.device("cpu")
-
-    def __init__(self):
-        self.calls = []
-
-    def pinned(self, *shape):
-        return torch.zeros(shape, dtype=torch.uint8)
-
-    @contextlib.contextmanager
-    def working(self):
-        self.calls.append("begin")
-        yield
-        self.calls.append("done")
-
-    def hand_over(self, batch):
-        self.calls.append(f"hand over {len(batch)}")
 
 
 @pytest.fixture(params=["host", "device"])
