@@ -165,9 +165,10 @@ class Frontend:
         self._closing = False
         self.link: Link[messages.ToFrontend] = Link(messages.to_frontend_decoder, self._on_message, on_end)
         self._forwarder = Forwarder(self.link)
-        self._access: AccessLog | None = None
-        self._server: HttpServer | None = None
-        self._acceptor: Acceptor | None = None
+        # Setup, the first message, has what these are made of.
+        self._access: AccessLog
+        self._server: HttpServer
+        self._acceptor: Acceptor
         self._tls: dict[str, Any] = {}
         self._verifier = Verifier(time.time)
         # Those of protocols.
@@ -194,7 +195,6 @@ class Frontend:
         elif isinstance(message, messages.Traced):
             self._trace(message)
         elif isinstance(message, messages.Open):
-            assert self._acceptor is not None  # noqa: S101 - Setup came first
             self._acceptor.open()
         elif isinstance(message, messages.Close):
             self._close()
@@ -230,7 +230,7 @@ class Frontend:
 
     def _trace(self, traced: messages.Traced) -> None:
         exchange = self._forwarder.exchange(traced.number)
-        if exchange is not None and self._access is not None:
+        if exchange is not None:
             self._access.traced(exchange.request_id, traced.trace_id)
 
     def _close(self) -> None:
@@ -238,24 +238,21 @@ class Frontend:
         if self._closing:
             return
         self._closing = True
-        if self._acceptor is not None and self._server is not None:
-            self._acceptor.close()
-            self._server.shutdown()
+        self._acceptor.close()
+        self._server.shutdown()
         self.link.send(messages.StoppedListening())
         self._end_when_empty()
 
     def _end_when_empty(self) -> None:
-        if self._acceptor is not None and self._acceptor.connections:
+        if self._acceptor.connections:
             self._loop.call_later(_ENDING_CHECK, self._end_when_empty)
             return
-        if self._access is not None:
-            self._access.close()
+        self._access.close()
         self.link.close()
 
     def _hurry(self) -> None:
         self._close()
-        if self._server is not None:
-            self._server.abort()
+        self._server.abort()
 
 
 class LogToServer(logging.Handler):
