@@ -45,7 +45,8 @@ class _Seat:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.keeper: asyncio.Task[None] | None = None
+        # Set when the fleet starts.
+        self.keeper: asyncio.Task[None]
         self.process: asyncio.subprocess.Process | None = None
         self.end: ServerEnd | None = None
         self.since, self.ended = 0.0, 0
@@ -170,26 +171,23 @@ class Fleet:
     async def close(self, grace: float) -> None:
         """Waits at most ``grace`` seconds for connections to end, aborts the rest and ends the processes."""
         await self.refuse()
-        keepers = [seat.keeper for seat in self._seats if seat.keeper is not None]
         for seat in self._seats:
-            if seat.process is None and seat.keeper is not None:
+            if seat.process is None:
                 # The keeper waits before it starts the next process.
                 seat.keeper.cancel()
-        if keepers:
-            _, left = await asyncio.wait(keepers, timeout=grace)
-            if left:
-                for seat in self._seats:
-                    seat.send(Hurry())
-                _, left = await asyncio.wait(left, timeout=END_PATIENCE)
-            if left:
-                for seat in self._seats:
-                    seat.kill()
-                await asyncio.wait(left)
+        _, left = await asyncio.wait([seat.keeper for seat in self._seats], timeout=grace)
+        if left:
+            for seat in self._seats:
+                seat.send(Hurry())
+            _, left = await asyncio.wait(left, timeout=END_PATIENCE)
+        if left:
+            for seat in self._seats:
+                seat.kill()
+            await asyncio.wait(left)
         self._counts.close()
         os.close(self._counts_file)
 
     async def _until_ready(self, seat: _Seat) -> None:
-        assert seat.keeper is not None  # noqa: S101 - start() came first
         first = asyncio.FIRST_COMPLETED
         await asyncio.wait([seat.ready, seat.keeper], timeout=START_PATIENCE, return_when=first)
         if not seat.ready.done():
