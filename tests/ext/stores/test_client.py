@@ -86,7 +86,7 @@ async def test_names_in_a_folder_are_listed_once(bucket):
     assert await listing.names() == result[0]
 
 
-locate = partial(sources.locate, stores=Stores(), download=download)
+locate = partial(sources.locate, stores={"s3": Stores()}, download=download)
 
 
 async def test_signed_download_uses_the_servers_credentials(bucket, tmp_path):

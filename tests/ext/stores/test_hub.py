@@ -14,6 +14,7 @@ from modelserver.models.archives.urls import UrlPolicy
 
 pytestmark = pytest.mark.slow  # each fetch imports the hub's library in a process
 
+STORES = {"hf": Stores()}
 URL = "hf://owner/tiny"
 WEIGHTS = b"w" * (3 << 20)
 MODEL = {
@@ -39,7 +40,7 @@ def repository(tmp_path, monkeypatch):
 
 async def fetched(tmp_path, url=URL, transfer=None):
     policy = allowing("hf://.*")
-    located = await sources.locate(url, tmp_path, policy, tmp_path, transfer or Transfer(), stores=Stores())
+    located = await sources.locate(url, tmp_path, policy, tmp_path, transfer or Transfer(), stores=STORES)
     assert located.held is None
     return located.path
 
@@ -113,7 +114,7 @@ async def test_repository_may_still_be_an_archive(repository, tmp_path):
     with pytest.raises(DownloadFailed, match="larger than 1000 bytes"):
         await fetched(tmp_path, transfer=Transfer(max_bytes=1000))
     repository.files = {"MAR-INF/MANIFEST.json": b"{}", "handler.py": b""}
-    located = await sources.locate(URL, tmp_path, allowing("hf://.*"), tmp_path, stores=Stores())
+    located = await sources.locate(URL, tmp_path, allowing("hf://.*"), tmp_path, stores=STORES)
 
     assert located.path.is_file()
     assert located.held is not None
@@ -123,8 +124,8 @@ async def test_repository_may_still_be_an_archive(repository, tmp_path):
 async def test_clients_need_permission(repository, tmp_path):
     """Only operators may name any model; a fetch that is cancelled leaves no process behind."""
     with pytest.raises(ModelNotFound, match="hf:// needs an allowed_urls"):
-        await sources.locate(URL, tmp_path, UrlPolicy(), tmp_path, stores=Stores())
-    trusted = await sources.locate(URL, tmp_path, UrlPolicy(), tmp_path, trusted=True, stores=Stores())
+        await sources.locate(URL, tmp_path, UrlPolicy(), tmp_path, stores=STORES)
+    trusted = await sources.locate(URL, tmp_path, UrlPolicy(), tmp_path, trusted=True, stores=STORES)
     assert trusted.path.is_dir()
     with pytest.raises(asyncio.TimeoutError):
         await asyncio.wait_for(fetched(tmp_path), 0.05)
