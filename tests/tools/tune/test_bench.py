@@ -53,7 +53,6 @@ def test_one_server_serves_all_settings(tmp_path):
     bench = make(tmp_path, b"a", b"long")
     rooms = [bench.serve(setting) for setting in (SETTING, SETTING, replace(SETTING, threads=2))]
     bench.close()
-    bench.close()
 
     assert (rooms, bench.description["url"]) == ([100, 100, 100], "m")
     assert [server.folder.name for server in Server.made] == ["server"]

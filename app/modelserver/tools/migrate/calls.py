@@ -87,10 +87,7 @@ def send(call: Probe, address: tuple[str, int]) -> Response:
             body = response.read()
         except http.client.IncompleteRead as error:
             body = error.partial + b"<cut off>"
-        headers: dict[str, str] = {}
-        for name, value in response.getheaders():
-            lower = name.lower()
-            headers[lower] = f"{headers[lower]}, {value}" if lower in headers else value
+        headers = {name.lower(): response.getheader(name, "") for name in response.headers}
         return Response(response.status, response.reason, headers, body)
     except (OSError, ValueError, http.client.HTTPException) as error:
         return Response(0, type(error).__name__, {}, b"")

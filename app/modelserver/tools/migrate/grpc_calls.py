@@ -116,8 +116,7 @@ def message_of(method: MethodDescriptor, query: str, body: bytes) -> bytes:
         setattr(made, name, type(getattr(made, name))(value))
     if "input" in method.input_type.fields_by_name:
         made.input["data"] = body
-    content: bytes = made.SerializeToString()
-    return content
+    return bytes(made.SerializeToString())
 
 
 def _content(method: MethodDescriptor, message: bytes) -> bytes:

@@ -186,7 +186,7 @@ def listener(port: int) -> int | None:
 class Launch:
     """How to start a server.
 
-    ``started_line``: what it prints once all models are registered, None if it listens only then.
+    ``started_line``: what it prints once all models are registered, empty if it listens only then.
     ``whole``: all processes of its group are told to end, not only the first one.
     """
 
@@ -196,7 +196,7 @@ class Launch:
     cwd: Path
     environment: Mapping[str, str]
     output: Path
-    started_line: str | None = None
+    started_line: str = ""
     whole: bool = False
 
 
@@ -229,8 +229,5 @@ def _wait(launch: Launch, server: ComparedServer, process: subprocess.Popen[byte
 
 
 def _registered(launch: Launch, server: ComparedServer) -> bool:
-    if launch.started_line is not None and launch.started_line not in launch.output.read_text(
-        "utf-8", "replace"
-    ):
-        return False
-    return server.ask(Probe("", "management", "GET", "/models")).status == 200
+    has_printed = launch.started_line in launch.output.read_text("utf-8", "replace")
+    return has_printed and server.ask(Probe("", "management", "GET", "/models")).status == 200

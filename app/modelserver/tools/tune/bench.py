@@ -34,16 +34,15 @@ class Input:
 class LocalBench:
     """Measures ``source`` on this machine with ``inputs`` in turn, in its own ``folder``; must be closed.
 
-    ``base`` is a configuration file for the server.
+    ``base`` is a configuration file for the server. Raises TuningError if that does not start.
     """
 
     def __init__(self, source: ModelSource, inputs: Sequence[Input], folder: Path, base: Path | None) -> None:
         self._source = source
         self._inputs = inputs
         self._requests = [post(f"/predictions/{NAME}", i.body, i.content_type) for i in inputs]
-        self._folder = folder
-        self._base = base
-        self._server: OwnServer | None = None
+        largest = max(len(each.body) for each in inputs)
+        self._server = OwnServer(folder / "server", source.store, base=base, largest_body=largest)
         self.description: dict[str, Any] = {}
 
     def now(self) -> float:
@@ -52,13 +51,6 @@ class LocalBench:
 
     def serve(self, setting: ModelSetting) -> int:
         """Serves the model with this setting; returns the capacity of its queue. Raises TuningError."""
-        if self._server is None:
-            self._server = OwnServer(
-                self._folder / "server",
-                self._source.store,
-                base=self._base,
-                largest_body=max(len(each.body) for each in self._inputs),
-            )
         try:
             self.description = self._server.register(self._source.url, setting)
             for each in self._inputs:
@@ -71,23 +63,17 @@ class LocalBench:
 
     def closed(self, clients: int, seconds: float, settle: float, longest: float) -> Figure:
         """Measures clients that wait for their answers; times in seconds."""
-        load = LoadSpec(self._requests, self._port, seconds, settle, least=_ROUNDS * clients, longest=longest)
+        least = _ROUNDS * clients
+        load = LoadSpec(self._requests, self._server.inference, seconds, settle, least, longest)
         return summed_up(run_load(closed_loop(load, clients)), clients=clients)
 
     def arrivals(self, rate: float, seconds: float, settle: float) -> Figure:
         """Measures independent requests, ``rate`` per second."""
-        load = LoadSpec(self._requests, self._port, seconds, settle)
+        load = LoadSpec(self._requests, self._server.inference, seconds, settle)
         return summed_up(run_load(at_rate(load, rate)), offered=rate)
 
-    @property
-    def _port(self) -> int:
-        assert self._server is not None  # noqa: S101 - a setting is served before it is measured
-        return self._server.inference
-
     def close(self) -> None:
-        server, self._server = self._server, None
-        if server is not None:
-            server.stop()
+        self._server.stop()
 
 
 def run_load(load: Coroutine[Any, Any, LoadRun]) -> LoadRun:

@@ -97,8 +97,7 @@ class OwnServer:
         if status != 200:
             raise SettingRefused(message_of(body) or f"registration failed with {status}")
         _, body = self._call(self._management, "GET", f"/models/{NAME}")
-        described: dict[str, Any] = json.loads(body)[0]
-        return described
+        return dict(json.loads(body)[0])
 
     def ask(self, body: bytes, content_type: str) -> tuple[int, bytes]:
         """One prediction: status and body."""
