@@ -27,22 +27,9 @@ _EXPLANATION = (
     " might be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1"
 )
 # Functions of torch that take a device, by name.
-_FACTORIES = [
-    "arange",
-    "as_tensor",
-    "asarray",
-    "empty",
-    "empty_like",
-    "full",
-    "ones",
-    "ones_like",
-    "rand",
-    "randint",
-    "randn",
-    "tensor",
-    "zeros",
-    "zeros_like",
-]
+_FACTORIES = """
+    arange as_tensor asarray empty empty_like full ones ones_like rand randint randn tensor zeros zeros_like
+"""
 _WAITING = ("item", "cpu", "tolist", "numpy")  # methods of tensors that wait for the GPU
 
 
@@ -141,7 +128,7 @@ class SimulatedGpus:
 
     def install(self, put: Callable[[Any, str, Any], None] = setattr) -> SimulatedGpus:
         """Replaces torch's functions by ``put(owner, name, value)``, for example ``monkeypatch.setattr``."""
-        for name in _FACTORIES:
+        for name in _FACTORIES.split():
             put(torch, name, self._placed(getattr(torch, name)))
         put(torch.Tensor, "to", self._placed(torch.Tensor.to))
         put(torch.Tensor, "pin_memory", lambda tensor: tensor)
@@ -268,13 +255,8 @@ class SimulatedGpus:
 
     def _properties(self, _device=None) -> SimpleNamespace:
         major, minor = self.capability
-        return SimpleNamespace(
-            name="Simulated GPU",
-            major=major,
-            minor=minor,
-            total_memory=self.memory,
-            multi_processor_count=132,
-        )
+        numbers = {"total_memory": self.memory, "multi_processor_count": 132}
+        return SimpleNamespace(name="Simulated GPU", major=major, minor=minor, **numbers)
 
 
 class Held:

@@ -20,22 +20,13 @@ def after(seconds, tests, *, is_fast_lane=True, slower=1.0):
 @pytest.mark.parametrize(
     ("budget", "fails"),
     [
-        (after(SECONDS + 1, WHOLE), True),
-        (after(SECONDS - 1, WHOLE), False),
-        (after(2 * SECONDS - 1, WHOLE, slower=2.0), False),
-        (after(2 * SECONDS + 1, WHOLE, slower=2.0), True),
-        (after(SECONDS + 1, WHOLE, slower=0.5), True),
-        (after(SECONDS + 1, WHOLE - 1), False),
-        (after(SECONDS + 1, WHOLE, is_fast_lane=False), False),
-    ],
-    ids=[
-        "above",
-        "below",
-        "below, slow",
-        "above, slow",
-        "above, quick",
-        "a part of the lane",
-        "another lane",
+        pytest.param(after(SECONDS + 1, WHOLE), True, id="above"),
+        pytest.param(after(SECONDS - 1, WHOLE), False, id="below"),
+        pytest.param(after(2 * SECONDS - 1, WHOLE, slower=2.0), False, id="below, slow"),
+        pytest.param(after(2 * SECONDS + 1, WHOLE, slower=2.0), True, id="above, slow"),
+        pytest.param(after(SECONDS + 1, WHOLE, slower=0.5), True, id="above, quick"),
+        pytest.param(after(SECONDS + 1, WHOLE - 1), False, id="a part of the lane"),
+        pytest.param(after(SECONDS + 1, WHOLE, is_fast_lane=False), False, id="another lane"),
     ],
 )
 def test_only_a_whole_fast_lane_above_the_budget_fails(budget, fails):

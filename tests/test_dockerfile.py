@@ -306,12 +306,8 @@ def test_health_is_checked_where_no_token_is_needed():
     assert find_spec(module) is not None
     assert "get" in describe_listener("inference", "0")["paths"][ROUTE]
     assert needed_scope({"inference"}, "GET", ROUTE, ping_token=True) is None
-    assert {word.partition("=")[0] for word in options.split()} == {
-        "--interval",
-        "--timeout",
-        "--start-period",
-        "--retries",
-    }
+    flags = {word.partition("=")[0] for word in options.split()}
+    assert flags == {"--interval", "--timeout", "--start-period", "--retries"}
 
 
 def test_only_inference_leaves_the_container(tmp_path):

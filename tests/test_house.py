@@ -236,19 +236,13 @@ def test_public_names_are_described():
     assert silent == []
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "base.BaseHandler",
-        "vision.VisionHandler",
-        "image_classifier.ImageClassifier",
-        "image_segmenter.ImageSegmenter",
-        "object_detector.ObjectDetector",
-        "text_classifier.TextClassifier",
-        "envelopes.BaseEnvelope",
-        "typed.handler.Handler",
-    ],
-)
+_HANDLERS = """
+    base.BaseHandler vision.VisionHandler image_classifier.ImageClassifier image_segmenter.ImageSegmenter
+    object_detector.ObjectDetector text_classifier.TextClassifier envelopes.BaseEnvelope typed.handler.Handler
+"""
+
+
+@pytest.mark.parametrize("name", _HANDLERS.split())
 def test_handler_methods_are_described(name):
     """What users override and call has a docstring, inherited or its own."""
     module, _, attribute = name.rpartition(".")
@@ -313,18 +307,9 @@ def test_what_we_reach_into_is_bounded():
 
 
 # The names in the documents of uvicorn and httptools.
-_PUBLIC_NAMES = {
-    "uvicorn": {"Config"},
-    "httptools": {
-        "HttpParserCallbackError",
-        "HttpParserError",
-        "HttpParserInvalidURLError",
-        "HttpParserUpgrade",
-        "HttpRequestParser",
-        "HttpResponseParser",
-        "parse_url",
-    },
-}
+_PARSERS = "HttpRequestParser HttpResponseParser parse_url"
+_PARSER_ERRORS = "HttpParserCallbackError HttpParserError HttpParserInvalidURLError HttpParserUpgrade"
+_PUBLIC_NAMES = {"uvicorn": {"Config"}, "httptools": {*_PARSERS.split(), *_PARSER_ERRORS.split()}}
 
 
 def test_uvicorn_and_httptools_are_used_by_public_names():

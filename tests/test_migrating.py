@@ -70,14 +70,8 @@ def test_endpoints_are_looked_for(endpoint, there):
 
 
 # The args of kubernetes/Helm of TorchServe 0.12.
-HELM = [
-    "torchserve",
-    "--start",
-    "--model-store",
-    "{shared}/model-store/",
-    "--ts-config",
-    "{shared}/config/config.properties",
-]
+_FLAGS = "--model-store {shared}/model-store/ --ts-config {shared}/config/config.properties"
+HELM = ["torchserve", "--start", *_FLAGS.split()]
 
 
 def test_torchserves_chart_and_image_start_here(tmp_path):

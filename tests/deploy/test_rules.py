@@ -124,11 +124,8 @@ def test_errors_of_a_small_model_are_not_hidden_by_a_large_one(tmp_path):
         f'modelserver_requests_total{{code="2xx", {small}}}': NONE,
         f'modelserver_requests_total{{code="5xx", {small}}}': f"0+0.01x{STEPS}",
     }
-    firing(
-        tmp_path,
-        SCRAPED | WORKING | series,
-        named("ModelserverErrors", of_model=True).replace("mnist", "small"),
-    )
+    alert = named("ModelserverErrors", of_model=True).replace("mnist", "small")
+    firing(tmp_path, SCRAPED | WORKING | series, alert)
 
 
 @pytest.mark.parametrize(
@@ -141,11 +138,8 @@ def test_errors_of_a_small_model_are_not_hidden_by_a_large_one(tmp_path):
 )
 def test_a_server_that_is_down_raises_the_alert_however_it_is_scraped(labels, tmp_path):
     """By a static target or a PodMonitor, whose job is a name; by annotations, whose job is the cluster's."""
-    firing(
-        tmp_path,
-        {f"up{{{labels}, {POD}}}": FALSE, f'up{{job="other", {POD}}}': FALSE},
-        named("ModelserverDown", of_model=False),
-    )
+    series = {f"up{{{labels}, {POD}}}": FALSE, f'up{{job="other", {POD}}}': FALSE}
+    firing(tmp_path, series, named("ModelserverDown", of_model=False))
 
 
 @pytest.mark.parametrize("name", [name for name, _ in in_folder(OPERATOR) if "Kustomization" not in name])

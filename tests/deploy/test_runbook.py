@@ -50,12 +50,8 @@ def test_each_finding_has_its_paragraph():
 def test_the_console_has_the_paragraphs():
     """``docs.console_runbook`` was run after the last change; events lead to paragraphs that there are."""
     static = _SERVER / "ext" / "console" / "static"
-    table = (
-        (static / "events.js")
-        .read_text(encoding="utf-8")
-        .partition("const ANCHORS = {")[2]
-        .partition("};")[0]
-    )
+    script = (static / "events.js").read_text(encoding="utf-8")
+    table = script.partition("const ANCHORS = {")[2].partition("};")[0]
     kinds = dict(re.findall(r'(\w+): "([a-z-]+)"', table))
 
     assert (static / "runbook.js").read_text(encoding="utf-8") == module()

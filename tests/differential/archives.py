@@ -23,6 +23,7 @@ SAVED_SUFFIX: Final = ".kept"
 """The suffix of their names: files with the suffix of an archive are ignored by git."""
 
 PLAIN: Final = (MODEL_CODE / "plain.py").read_bytes()
+_PLAIN_FILE: Final = str(MODEL_CODE / "plain.py")
 _PLAIN_MODEL: Final = {"handler": "plain.py", "modelVersion": "1.0"}
 
 
@@ -64,31 +65,22 @@ def configured(**changes: Any) -> ArchiveConfig:
 
 def _versions(store: Path) -> None:
     for version in ("2.0", "3"):
-        made = build_archive(
-            ArchiveConfig("plain", str(MODEL_CODE / "plain.py"), version, export_path=store / ".made")
-        )
-        made.replace(store / f"plain-{version}.mar")
+        config = ArchiveConfig("plain", _PLAIN_FILE, version, export_path=store / ".made")
+        build_archive(config).replace(store / f"plain-{version}.mar")
     shutil.rmtree(store / ".made")
 
 
 def _formats(store: Path) -> None:
-    for name, archive_format in (
-        ("ours_default", "default"),
-        ("ours_store", "zip-store"),
-        ("ours_tgz", "tgz"),
-        ("ours_folder", "no-archive"),
-    ):
-        build_archive(configured(model_name=name, archive_format=archive_format, export_path=store))
+    formats = {"default": "default", "store": "zip-store", "tgz": "tgz", "folder": "no-archive"}
+    for name, archive_format in formats.items():
+        build_archive(configured(model_name=f"ours_{name}", archive_format=archive_format, export_path=store))
     entry = MODEL_CODE / "entry"
     for name, handler in (("entry_module", f"{entry}:go"), ("entry_file", f"{entry}.py:go")):
         build_archive(ArchiveConfig(name, handler, "1.0", export_path=store))
     wrapped = store / "wrapped"
     wrapped.mkdir()
-    build_archive(
-        ArchiveConfig(
-            "inner", str(MODEL_CODE / "plain.py"), "1.0", archive_format="no-archive", export_path=wrapped
-        )
-    )
+    inner = ArchiveConfig("inner", _PLAIN_FILE, "1.0", archive_format="no-archive", export_path=wrapped)
+    build_archive(inner)
     shutil.copy(store / "ours_tgz.tar.gz", store / "renamed.model")
     shutil.copy(store / "plain.mar", store / "renamed.zip")
     write_tar(store / "flat.tar.gz", plain_files("flat"))
@@ -160,9 +152,8 @@ def _manifests(store: Path) -> None:
         write_zip(store / f"{name}.mar", files)
     write_zip(store / "m_no_name.mar", plain_files(None))
     write_zip(store / "m_no_manifest.mar", {"plain.py": PLAIN})
-    write_zip(
-        store / "m_no_model.mar", {"plain.py": PLAIN, "MAR-INF/MANIFEST.json": b'{"runtime": "python"}'}
-    )
+    nothing = {"plain.py": PLAIN, "MAR-INF/MANIFEST.json": b'{"runtime": "python"}'}
+    write_zip(store / "m_no_model.mar", nothing)
 
 
 def _configurations(store: Path) -> None:
@@ -182,19 +173,12 @@ def _broken(store: Path) -> None:
     ):
         write_zip(store / f"{name}.mar", {"plain.py": PLAIN, "MAR-INF/MANIFEST.json": manifest})
     config = {"model": {"configFile": "model-config.yaml"}}
-    for name, text in (
-        ("b_yaml", b"minWorkers: [\n"),
-        ("b_yaml_tag", b"say: !!python/object/apply:os.getcwd []\n"),
-    ):
+    texts = {"b_yaml": b"minWorkers: [\n", "b_yaml_tag": b"say: !!python/object/apply:os.getcwd []\n"}
+    for name, text in texts.items():
         write_zip(store / f"{name}.mar", {**plain_files(name, **config), "model-config.yaml": text})
     write_zip(store / "b_slip.mar", {**plain_files("b_slip"), "../b_slip_was_here.txt": b"x"})
-    write_tar(
-        store / "b_slip.tar.gz",
-        {
-            **{f"b/{key}": value for key, value in plain_files("b_slip").items()},
-            "b/../../b_slip_was_here.txt": b"x",
-        },
-    )
+    below = {f"b/{key}": value for key, value in plain_files("b_slip").items()}
+    write_tar(store / "b_slip.tar.gz", {**below, "b/../../b_slip_was_here.txt": b"x"})
     (store / "b_text.mar").write_bytes(b"this is no archive\n")
     (store / "b_empty.mar").write_bytes(b"")
     (store / "b_text.tar.gz").write_bytes(b"this is no archive\n")
@@ -219,22 +203,12 @@ def _pictures(store: Path) -> None:
 
     made = store / ".made"
     made.mkdir()
-    for name, classes, labelled in (
-        ("tiny_named", 6, True),
-        ("tiny_numbered", 6, False),
-        ("tiny_two", 2, False),
-    ):
+    for name, classes in {"tiny_named": 6, "tiny_numbered": 6, "tiny_two": 2}.items():
         torch.jit.script(Tiny(classes).eval()).save(str(made / f"{name}.pt"))  # type: ignore[no-untyped-call]
         labels = made / "index_to_name.json"
         labels.write_text(json.dumps({str(number): f"label {number}" for number in range(classes)}))
+        weights, extra = str(made / f"{name}.pt"), str(labels) if name == "tiny_named" else None
         build_archive(
-            ArchiveConfig(
-                name,
-                "image_classifier",
-                "1.0",
-                str(made / f"{name}.pt"),
-                extra_files=str(labels) if labelled else None,
-                export_path=store,
-            )
+            ArchiveConfig(name, "image_classifier", "1.0", weights, extra_files=extra, export_path=store)
         )
     shutil.rmtree(made)

@@ -11,19 +11,9 @@ CONFIGS: Final[dict[str, str]] = yaml.safe_load(
 )
 """Documents by the names of the archives that hold them."""
 
-TABLE: Final = {
-    name: {
-        "1.0": {
-            "minWorkers": 1,
-            "maxWorkers": 1,
-            "batchSize": 6,
-            "maxBatchDelay": 60,
-            "responseTimeout": 66,
-            "startupTimeout": 67,
-        }
-    }
-    for name in ("c_batch", "c_times", "c_nothing", "plain")
-}
+_BATCHES = {"minWorkers": 1, "maxWorkers": 1, "batchSize": 6, "maxBatchDelay": 60}
+_ONE = {"1.0": {**_BATCHES, "responseTimeout": 66, "startupTimeout": 67}}
+TABLE: Final = dict.fromkeys(("c_batch", "c_times", "c_nothing", "plain"), _ONE)
 """The ``models=`` of the server that has one."""
 
 

@@ -158,11 +158,8 @@ def _was_encoded(call: Probe, answer: Response) -> bool:
 
 
 def _large_body(answer: Response) -> Response:
-    changed = error(
-        413,
-        "RequestEntityTooLargeException",
-        "The request body is larger than max_request_size=100000 bytes.",
-    )(answer)
+    message = "The request body is larger than max_request_size=100000 bytes."
+    changed = error(413, "RequestEntityTooLargeException", message)(answer)
     return changed.but(
         headers={
             "cache-control": "no-cache; no-store, must-revalidate, private",

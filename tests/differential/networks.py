@@ -15,6 +15,7 @@ TORCH_CODE: Final = HERE / "torch_code"
 MODEL_CODE: Final = HERE / "model_code"
 
 _ONE_WORKER: Final = {"minWorkers": 1, "maxWorkers": 1}
+_OF_THE_HANDLER: Final = {"handler": {"say": [1, "two"]}, "own": {"deep": True}}
 CONFIGURED: Final[dict[str, tuple[str, dict[str, object]]]] = {
     "sequences": (
         "sums",
@@ -32,16 +33,7 @@ CONFIGURED: Final[dict[str, tuple[str, dict[str, object]]]] = {
     "continuous": ("steps", {**_ONE_WORKER, "batchSize": 4, "continuousBatching": True}),
     "asynchronous": ("awaits", {**_ONE_WORKER, "asyncCommunication": True}),
     "tickets": ("counts", {**_ONE_WORKER, "useJobTicket": True}),
-    "facts_configured": (
-        "facts",
-        {
-            **_ONE_WORKER,
-            "batchSize": 3,
-            "maxBatchDelay": 1,
-            "handler": {"say": [1, "two"]},
-            "own": {"deep": True},
-        },
-    ),
+    "facts_configured": ("facts", {**_ONE_WORKER, "batchSize": 3, "maxBatchDelay": 1, **_OF_THE_HANDLER}),
 }
 """Archive to its handler and its model-config.yaml."""
 

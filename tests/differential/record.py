@@ -78,42 +78,26 @@ def pack_with_torchserve(environment: Path, temporary: Path) -> None:
         saved = TORCHSERVES / f"{name}{suffix}{SAVED_SUFFIX}"
         if saved.exists():
             continue
-        subprocess.run(
-            [
-                str(environment.resolve() / "bin" / "torch-model-archiver"),
-                *pack_arguments(name),
-                "--archive-format",
-                archive_format,
-                "--export-path",
-                str(temporary),
-            ],
-            check=True,
-            capture_output=True,
-        )
+        program = str(environment.resolve() / "bin" / "torch-model-archiver")
+        target = ["--archive-format", archive_format, "--export-path", str(temporary)]
+        subprocess.run([program, *pack_arguments(name), *target], check=True, capture_output=True)
         shutil.move(temporary / f"{name}{suffix}", saved)
 
 
 def pack_arguments(name: str) -> list[str]:
     """The command line of both archivers for the archive that holds everything."""
     parts = HERE / "archive_parts"
-    return [
-        "--model-name",
-        name,
-        "--version",
-        "1.0",
-        "--handler",
-        str(MODEL_CODE / "configured.py"),
-        "--serialized-file",
-        str(parts / "weights.bin"),
-        "--model-file",
-        str(parts / "net.py"),
-        "--extra-files",
-        f"{parts / 'extra'},{parts / 'notes'}/*.txt",
-        "-r",
-        str(parts / "requirements.txt"),
-        "-c",
-        str(parts / "model-config.yaml"),
-    ]
+    flags = {
+        "--model-name": name,
+        "--version": "1.0",
+        "--handler": MODEL_CODE / "configured.py",
+        "--serialized-file": parts / "weights.bin",
+        "--model-file": parts / "net.py",
+        "--extra-files": f"{parts / 'extra'},{parts / 'notes'}/*.txt",
+        "-r": parts / "requirements.txt",
+        "-c": parts / "model-config.yaml",
+    }
+    return [str(word) for pair in flags.items() for word in pair]
 
 
 if __name__ == "__main__":

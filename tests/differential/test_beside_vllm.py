@@ -37,7 +37,16 @@ pytestmark = [
     pytest.mark.timeout(600),
 ]
 
-USER = {"role": "user", "content": "What is a tensor?"}
+
+def of(role, content):
+    return {"role": role, "content": content}
+
+
+def json_of(schema):
+    return {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}
+
+
+USER = of("user", "What is a tensor?")
 MESSAGES = [USER]
 SETTINGS = {"max_model_len": 128, "dtype": "float32", "enforce_eager": True, "gpu_memory_utilization": 0.1}
 SCHEMA = {
@@ -46,7 +55,7 @@ SCHEMA = {
     "required": ["a"],
     "additionalProperties": False,
 }
-BAD_SCHEMA = {"name": "s", "schema": {"type": "strange"}}
+
 CHATS = [
     {"max_tokens": 8},
     {"max_completion_tokens": 4, "seed": 7, "temperature": 0.9, "top_p": 0.8, "top_k": 20, "min_p": 0.01},
@@ -57,28 +66,12 @@ CHATS = [
     {"max_tokens": 20, "stop": ["e", "zz"]},
     {"max_tokens": 8, "frequency_penalty": 1.5, "presence_penalty": 0.5, "logit_bias": {"7": -100, "9": 5}},
     {"max_tokens": 8, "repetition_penalty": 1.3, "min_tokens": 8, "bad_words": ["the"], "ignore_eos": True},
-    {
-        "max_tokens": 12,
-        "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA}},
-    },
+    {"max_tokens": 12, "response_format": json_of(SCHEMA)},
     {"max_tokens": 8, "stop_token_ids": [40, 41, 42], "allowed_token_ids": [39, 40, 50]},
-    {
-        "max_tokens": 4,
-        "messages": [
-            {"role": "system", "content": "Be short."},
-            USER,
-            {"role": "assistant", "content": "No."},
-            USER,
-        ],
-    },
+    {"max_tokens": 4, "messages": [of("system", "Be short."), USER, of("assistant", "No."), USER]},
     # By the application of the handler.
     {"max_tokens": 4, "add_generation_prompt": False, "model": "m"},
-    {
-        "max_tokens": 4,
-        "messages": [
-            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}
-        ],
-    },
+    {"max_tokens": 4, "messages": [of("user", [{"type": "text", "text": text} for text in "ab"])]},
 ]
 COMPLETED = [
     {"prompt": "A tensor is", "max_tokens": 8},
@@ -89,13 +82,13 @@ COMPLETED = [
     {"prompt": "A tensor is", "max_tokens": 4, "echo": True},
 ]
 REFUSED = [
-    (CHAT, {"messages": [{"role": "judge", "content": "a"}]}),
-    (CHAT, {"messages": [{"role": "user", "content": "word " * 300}]}),
+    (CHAT, {"messages": [of("judge", "a")]}),
+    (CHAT, {"messages": [of("user", "word " * 300)]}),
     (CHAT, {"messages": MESSAGES, "max_tokens": 500}),
     (CHAT, {"messages": MESSAGES, "temperature": -1}),
     (CHAT, {"messages": MESSAGES, "min_p": 3}),
     (CHAT, {"messages": MESSAGES, "model": "nobody"}),
-    (CHAT, {"messages": MESSAGES, "response_format": {"type": "json_schema", "json_schema": BAD_SCHEMA}}),
+    (CHAT, {"messages": MESSAGES, "response_format": json_of({"type": "strange"})}),
     (COMPLETIONS, {"prompt": [100_000]}),
 ]
 

@@ -70,11 +70,7 @@ def test_every_rule_explains_something():
 
 def test_single_differences_are_of_calls_there_are():
     """Each names a call of a chapter, only one rule is about it, and its answer differs."""
-    answers = {
-        f"{chapter.name}/{name}": answer
-        for chapter in chapters()
-        for name, answer in recorded(chapter).items()
-    }
+    answers = {f"{c.name}/{name}": answer for c in chapters() for name, answer in recorded(c).items()}
 
     assert [name for name, change in all_singles().items() if change(answers[name]) == answers[name]] == []
     assert len(all_singles()) == sum(map(len, ANSWERS.values()))

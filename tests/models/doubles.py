@@ -102,21 +102,12 @@ class VersionBuilder:
         if self.refusal is not None:
             raise self.refusal
         workers = registration.min_workers or registration.initial_workers or 0
-        model = SimpleNamespace(
-            name=name,
-            url=archive.url,
-            version=archive.manifest.model_version,
-            archive=archive,
-            pool=Pool(),
-            loaded_at_startup=at_startup,
-            options=ModelOptions(min_workers=workers, max_workers=workers, **self.options),
-            registration=registration,
-            replacement=None,
-            failure="",
-            traffic=None,
-            histories={},
-            sequence_headers=None,
-        )
+        options = ModelOptions(min_workers=workers, max_workers=workers, **self.options)
+        of_archive = {"archive": archive, "url": archive.url, "version": archive.manifest.model_version}
+        registered = {"name": name, "registration": registration, "loaded_at_startup": at_startup}
+        usual = {"replacement": None, "failure": "", "traffic": None, "histories": {}}
+        usual |= {"sequence_headers": None, "pool": Pool(), "options": options}
+        model = SimpleNamespace(**of_archive, **registered, **usual)
         self.built.append(model)
         return model
 

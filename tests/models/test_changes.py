@@ -29,15 +29,10 @@ def test_change_without_options_is_empty(source):
     assert not Change.of(**source)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"sequence_batching": True},
-        {"continuous_batching": True},
-        {"async_communication": True},
-        {"processes": 2},
-    ],
-)
+MODES = ("sequence_batching", "continuous_batching", "async_communication")
+
+
+@pytest.mark.parametrize("options", [*({mode: True} for mode in MODES), {"processes": 2}])
 def test_options_of_batches_are_fixed_where_requests_are_not_batched(options):
     """If requests are not batched like others, only the timeout can be changed."""
     with pytest.raises(BadRequest, match="batch_size cannot be changed while the model runs"):

@@ -38,13 +38,9 @@ def running(registration=None, workers=(1, 1), **options):
 
 def test_requested_values_stay():
     """TorchServe's marks for "not given" do not replace them. Trust is never taken over."""
-    before = running(
-        Registration(url="old.mar", handler="h.py:serve", batch_size=2, split_instances="true"),
-        batch_size=8,
-        max_batch_delay=20,
-        batch_policy="window",
-        response_timeout=9,
-    )
+    old = Registration(url="old.mar", handler="h.py:serve", batch_size=2, split_instances="true")
+    batches = {"batch_size": 8, "max_batch_delay": 20, "batch_policy": "window"}
+    before = running(old, **batches, response_timeout=9)
     after = taken_over(before, Registration(url="new.mar"))
 
     assert (after.url, after.model_name, after.handler) == ("new.mar", "m", "h.py:serve")

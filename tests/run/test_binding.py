@@ -1,6 +1,7 @@
 import contextlib
 import ipaddress
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,12 +27,7 @@ def test_equal_addresses_share_a_listener():
     one = Settings(inference_address=inference, management_address=inference, metrics_address=metrics)
     assert roles_by_address(one) == {inference: {"inference", "management", "metrics"}, metrics: {"metrics"}}
 
-    without = Settings(
-        inference_address=inference,
-        management_address=inference,
-        metrics_address=metrics,
-        enable_metrics_api=False,
-    )
+    without = replace(one, enable_metrics_api=False)
     assert roles_by_address(without) == {inference: {"inference", "management"}}
 
 

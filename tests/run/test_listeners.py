@@ -30,24 +30,20 @@ async def test_a_listener_does_not_wait_for_its_application():
     settings = Settings(inference_address=address, management_address=address, metrics_address=address)
     nothing, intake = None, Intake.of(settings)
     outgoing = Outgoing.of(settings, intake.give_back)
-    services = Services(
-        nothing, nothing, settings, None, nothing, intake, outgoing, SharedMemory(allowed=False, most=0)
-    )
+    shared = SharedMemory(allowed=False, most=0)
+    services = Services(nothing, nothing, settings, None, nothing, intake, outgoing, shared)
     late = LateApp({"metrics"}, services)
+    rest = {"paths": (), "headers": (), **dict.fromkeys(("watch_request", "watch_call", "certificate"))}
     endpoints = Endpoints(
         services,
         Hot(),
         Hot(),
-        paths=(),
-        watch_request=None,
-        watch_call=None,
         edge=lambda address: make_edge(address, late, services, lambda *_: None),
         roles={address: {"inference", "management", "metrics"}},
         sockets={address: bound},
         on_response=lambda *_: None,
-        headers=(),
-        certificate=None,
         stamped_log=True,
+        **rest,
     )
     listeners = Listeners(endpoints)
     await listeners.open()

@@ -24,29 +24,16 @@ def helpers(monkeypatch, request):
     made.close()
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        "surface.inference.v1",
-        "surface.inference.v2",
-        "ext.grpc.tensors",
-        "ext.openai.codec",
-        "models.reading",
-    ],
-)
+MODULES = "surface.inference.v1 surface.inference.v2 ext.grpc.tensors ext.openai.codec models.reading"
+FOREIGN = "modelserver.engine.batching modelserver.surface.http.content python_multipart starlette uvicorn"
+
+
+@pytest.mark.parametrize("module", MODULES.split())
 def test_helpers_start_quickly(module):
     """What they import for their work brings nothing of the server that they do not need."""
     code = f"import sys, modelserver.engine.offload.process, modelserver.{module}; print(*sys.modules)"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    foreign = {
-        "modelserver.engine.batching",
-        "modelserver.surface.http.content",
-        "python_multipart",
-        "starlette",
-        "uvicorn",
-    }
-
-    assert foreign.isdisjoint(ended.stdout.split())
+    assert set(FOREIGN.split()).isdisjoint(ended.stdout.split())
 
 
 async def test_results_and_errors_are_returned(helpers):

@@ -100,20 +100,12 @@ class PlayedProcess:
 
     def answer(self, *contents, seconds=0.01, status=200, **fields):
         """Answers its oldest batch: with these, or with the rows' own bytes; from 400 on with failures."""
-        index, (batch, bodies) = next(
-            (i, item) for i, item in enumerate(self.received) if isinstance(item[0], Predict)
-        )
-        del self.received[index]
+        oldest = next(item for item in self.received if isinstance(item[0], Predict))
+        self.received.remove(oldest)
+        batch, bodies = oldest
         sent = list(contents) or bodies
-        self.say(
-            Result(
-                batch.sequence,
-                [Answer(len(body), status, failed=status >= 400) for body in sent],
-                seconds,
-                **fields,
-            ),
-            sent,
-        )
+        answers = [Answer(len(body), status, failed=status >= 400) for body in sent]
+        self.say(Result(batch.sequence, answers, seconds, **fields), sent)
         if any(isinstance(message, Stop) for message, _ in self.received) and not self.batches:
             self.exit("exited with status 0")
 
@@ -275,20 +267,9 @@ async def make(stage, spec, times, counts):
     made = []
 
     def pool(workers=1, **limits):
-        ids = iter(range(9000, 9100))
-        made.append(
-            Pool(
-                "m",
-                "m_1.0",
-                spec,
-                times,
-                replace(pools.LIMITS, **limits),
-                next_id=ids.__next__,
-                devices=DeviceRing(0),
-                metrics=counts,
-                clock=pools.now,
-            )
-        )
+        bounds = replace(pools.LIMITS, **limits)
+        parts = {"next_id": iter(range(9000, 9100)).__next__, "devices": DeviceRing(0), "metrics": counts}
+        made.append(Pool("m", "m_1.0", spec, times, bounds, **parts, clock=pools.now))
         made[-1].scale(workers, workers)
         return made[-1]
 

@@ -147,18 +147,9 @@ class World:
         self.sent = []
 
     async def pool(self, workers, batch_size=1, **limits):
-        numbers = iter(range(1000))
-        pool = Pool(
-            "m",
-            "m_1.0",
-            SPEC,
-            TIMES,
-            replace(LIMITS, batch_size=batch_size, **limits),
-            next_id=numbers.__next__,
-            devices=DeviceRing(0),
-            metrics=Counts(),
-            clock=asyncio.get_running_loop().time,
-        )
+        bounds, clock = replace(LIMITS, batch_size=batch_size, **limits), asyncio.get_running_loop().time
+        parts = {"next_id": iter(range(1000)).__next__, "devices": DeviceRing(0), "metrics": Counts()}
+        pool = Pool("m", "m_1.0", SPEC, TIMES, bounds, **parts, clock=clock)
         pool.scale(workers, workers)
         while not all(worker.state is WorkerState.READY for worker in pool.workers):  # noqa: ASYNC110 - no time passes
             await asyncio.sleep(0.01)

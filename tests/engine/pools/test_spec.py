@@ -14,6 +14,9 @@ def spec(**fields):
     return WorkerSpec(load=Load("m", "1.0", "/", "h.py", 1), threads=3, frame_limit=100, **fields)
 
 
+OF_TORCHSERVE = {"TS_DECODE_INPUT_REQUEST": "true", "TS_IPEX_ENABLE": "false", "TS_IPEX_GPU_ENABLE": "false"}
+
+
 def test_environment_has_the_threads():
     """Workers get the server's environment with thread counts, less what is hidden (reference 12.1, F68)."""
     hidden = re.compile("SECRET.*|PASS")
@@ -21,18 +24,15 @@ def test_environment_has_the_threads():
     own = spec(extra_environment={"RANK": "0"}).own_environment()
     environment = worker_variables(machine, hidden, own, 3)
 
+    threads = {"MKL_NUM_THREADS": "9", "OMP_NUM_THREADS": "3", "OPENBLAS_NUM_THREADS": "3"}
+    cuda = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
     assert environment == {
         "PATH": "/bin",
         "PASSAGE": "3",
-        "MKL_NUM_THREADS": "9",
-        "OMP_NUM_THREADS": "3",
-        "OPENBLAS_NUM_THREADS": "3",
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+        **threads,
+        **cuda,
         "PYTHONUNBUFFERED": "1",
-        "TS_DECODE_INPUT_REQUEST": "true",
-        "TS_IPEX_ENABLE": "false",
-        "TS_IPEX_GPU_ENABLE": "false",
+        **OF_TORCHSERVE,
         "RANK": "0",
     }
 
@@ -57,15 +57,8 @@ def test_what_a_worker_has_beside_its_machines_variables():
     """Its own alone go to another machine: nothing of the server's environment does."""
     own = spec(own_threads=2, extra_environment={"A": "1", "MKL_NUM_THREADS": "4"}).own_environment()
 
-    assert own == {
-        "OMP_NUM_THREADS": "2",
-        "MKL_NUM_THREADS": "4",
-        "OPENBLAS_NUM_THREADS": "2",
-        "TS_DECODE_INPUT_REQUEST": "true",
-        "TS_IPEX_ENABLE": "false",
-        "TS_IPEX_GPU_ENABLE": "false",
-        "A": "1",
-    }
+    threads = {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "4", "OPENBLAS_NUM_THREADS": "2"}
+    assert own == {**threads, **OF_TORCHSERVE, "A": "1"}
     assert "OMP_NUM_THREADS" not in spec().own_environment()
 
 

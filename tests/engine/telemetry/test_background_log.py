@@ -111,15 +111,8 @@ class Log:
         self._filter = FewTracebacks(lambda: self.now)
 
     def add(self, message, *arguments, error=None):
-        record = logging.LogRecord(
-            "x",
-            logging.ERROR,
-            "",
-            0,
-            message,
-            arguments,
-            (type(error), error, error.__traceback__) if error else None,
-        )
+        raised = (type(error), error, error.__traceback__) if error else None
+        record = logging.LogRecord("x", logging.ERROR, "", 0, message, arguments, raised)
         if self._filter.filter(record):
             self.messages.append(record.getMessage())
 

@@ -61,13 +61,8 @@ def test_five_files_are_there_from_the_start(tmp_path):
         os.umask(before)
     files = {path.name: path.stat() for path in (tmp_path / "a").iterdir()}
 
-    assert sorted(files) == [
-        "access_log.log",
-        "model_log.log",
-        "model_metrics.log",
-        "ts_log.log",
-        "ts_metrics.log",
-    ]
+    names = ("access_log", "model_log", "model_metrics", "ts_log", "ts_metrics")
+    assert sorted(files) == [f"{name}.log" for name in names]
     assert {(stat.S_IMODE(each.st_mode), each.st_size) for each in files.values()} == {(0o640, 0)}
     assert sorted(path.name for path in (tmp_path / "c").iterdir()) == ["model_metrics.log", "ts_metrics.log"]
 

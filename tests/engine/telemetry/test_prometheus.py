@@ -1,4 +1,4 @@
-import math
+from math import inf, nan
 
 import pytest
 from hypothesis import given
@@ -46,7 +46,7 @@ def test_histogram_buckets_are_cumulative_and_inclusive():
     ]
 
 
-@given(st.lists(st.tuples(st.booleans(), st.sampled_from([-1.0, 0.0, 0.5, 1.0, 1.5, 2.5, 3.0, math.inf]))))
+@given(st.lists(st.tuples(st.booleans(), st.sampled_from([-1.0, 0.0, 0.5, 1.0, 1.5, 2.5, 3.0, inf]))))
 def test_observations_may_be_counted_together(values):
     one, together = (prometheus.Distribution((0.0, 1.0, 2.5)) for _ in range(2))
     for later, value in values:
@@ -176,15 +176,7 @@ def test_sample_names_cannot_collide():
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [
-        (8, "8.0"),
-        (0.1, "0.1"),
-        (1e16, "1.0e+16"),
-        (1.5e-7, "1.5e-07"),
-        (math.inf, "+Inf"),
-        (-math.inf, "-Inf"),
-        (math.nan, "NaN"),
-    ],
+    {8: "8.0", 0.1: "0.1", 1e16: "1.0e+16", 1.5e-7: "1.5e-07", inf: "+Inf", -inf: "-Inf", nan: "NaN"}.items(),
 )
 def test_values_have_a_decimal_point(value, text):
     """Values read as floats everywhere, as dashboards made for TorchServe expect."""

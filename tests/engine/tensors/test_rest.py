@@ -37,6 +37,17 @@ def binary(text, *tensors):
     return b"".join([text, *tensors]), str(len(text))
 
 
+def of_bytes(size, shape):
+    """A body with so many bytes behind it, which are one input, and its header."""
+    sized = an_input(datatype="BYTES", shape=shape, data=None, parameters={"binary_data_size": size})
+    return binary(body(sized), bytes(size))
+
+
+def spoilt(one):
+    """A body in which each ~ of its input is a byte that is no UTF-8."""
+    return body(one).replace(b"~", b"\xff")
+
+
 def tensor(name, values, datatype="FP32"):
     return OutputTensor(name, datatype, (len(values),), [pack(datatype, [value]) for value in values])
 
@@ -178,15 +189,9 @@ def test_requested_outputs_are_read():
         (body(an_input(), outputs=[{"name": "p"}, {"name": "p"}]), "output 'p' is asked for twice"),
         (body(an_input(), outputs=[{"name": "p", "parameters": {"binary_data": "yes"}}]), "binary_data"),
         (body(an_input(datatype="BYTES", shape=[1], data=["\ud800"])), "not an inference request"),
-        (
-            body(an_input(datatype="BYTES", shape=[1], data=["~"])).replace(b"~", b"\xff"),
-            "input 'x': .*(?i:utf-8)",
-        ),
-        (
-            body(an_input(datatype="BYTES", shape=[1], data=[["~"]])).replace(b"~", b"\xff"),
-            "input 'x': .*(?i:utf-8)",
-        ),
-        (body(an_input(name="~")).replace(b"~", b"\xff"), "not an inference request: .*(?i:utf-8)"),
+        (spoilt(an_input(datatype="BYTES", shape=[1], data=["~"])), "input 'x': .*(?i:utf-8)"),
+        (spoilt(an_input(datatype="BYTES", shape=[1], data=[["~"]])), "input 'x': .*(?i:utf-8)"),
+        (spoilt(an_input(name="~")), "not an inference request: .*(?i:utf-8)"),
         (body(an_input(shape=[0] + 31 * [1], data=[])), "'x': shape has 32 sizes, 31 are allowed"),
     ],
 )
@@ -200,12 +205,7 @@ def test_bad_requests_are_refused(content, what):
     ("content", "header"),
     [
         (body(an_input(shape=[6000], data=[1.0] * 6000)), None),
-        binary(
-            body(
-                an_input(datatype="BYTES", shape=[6000], data=None, parameters={"binary_data_size": 24_000})
-            ),
-            bytes(24_000),
-        ),
+        of_bytes(24_000, shape=[6000]),
     ],
     ids=["json", "binary"],
 )
@@ -216,10 +216,7 @@ def test_what_is_heavy_is_not_read_where_it_must_be_light(content, header):
 
 
 def test_elements_beyond_the_shape_are_not_all_counted():
-    content, header = binary(
-        body(an_input(datatype="BYTES", shape=[1], data=None, parameters={"binary_data_size": 4_000_000})),
-        bytes(4_000_000),
-    )
+    content, header = of_bytes(4_000_000, shape=[1])
     with pytest.raises(BadRequest, match="'x': its shape has 1 elements, its data 1001 or more"):
         decode_request(content, header, light=True)
 

@@ -15,8 +15,11 @@ from modelserver.engine.wire.frames import FrameReader, encode, to_server_decode
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
 SECONDS = st.floats(0.0, 1e6)
+STATUS = st.integers(100, 599)
 PAIRS = st.lists(st.tuples(TEXT, TEXT), max_size=3)
 BODIES = st.lists(st.binary(max_size=40), max_size=5)
+
+packed = msgspec.msgpack.encode
 
 
 @st.composite
@@ -28,9 +31,7 @@ def predicts(draw):
             len(body),
             draw(st.sampled_from([wire.BODY, wire.INSTANCE])),
             draw(TEXT),
-            msgspec.Raw(
-                msgspec.msgpack.encode(draw(st.lists(st.tuples(st.binary(), st.binary()), max_size=2)))
-            ),
+            msgspec.Raw(packed(draw(st.lists(st.tuples(st.binary(), st.binary()), max_size=2)))),
             draw(st.none() | PAIRS),
             draw(TEXT),
             draw(st.booleans()),
@@ -44,18 +45,8 @@ def predicts(draw):
 @st.composite
 def results(draw):
     bodies = draw(BODIES)
-    answers = [
-        wire.Answer(
-            len(body),
-            draw(st.integers(100, 599)),
-            draw(TEXT),
-            draw(TEXT),
-            draw(st.none() | PAIRS),
-            draw(st.booleans()),
-            draw(TEXT),
-        )
-        for body in bodies
-    ]
+    rest = st.tuples(STATUS, TEXT, TEXT, st.none() | PAIRS, st.booleans(), TEXT)
+    answers = [wire.Answer(len(body), *draw(rest)) for body in bodies]
     measurement = st.builds(wire.Measurement, TEXT, SECONDS, TEXT, TEXT, PAIRS, TEXT)
     metrics = draw(st.none() | st.lists(measurement, max_size=2))
     phases = draw(st.tuples(SECONDS, SECONDS, SECONDS))
@@ -66,29 +57,14 @@ def alone(message):
     return message.map(lambda m: (m, []))
 
 
-LOADS = st.builds(
-    wire.Load,
-    TEXT,
-    TEXT,
-    TEXT,
-    TEXT,
-    st.integers(1, 512),
-    st.none() | st.integers(0, 7),
-    TEXT,
-    TEXT,
-    st.booleans(),
-    st.booleans(),
-    st.integers(0, 2**40),
-    TEXT,
-    st.booleans(),
-)
+_NUMBERS = (st.integers(1, 512), st.none() | st.integers(0, 7))
+_SWITCHES = (st.booleans(), st.booleans(), st.integers(0, 2**40), TEXT, st.booleans())
+LOADS = st.builds(wire.Load, TEXT, TEXT, TEXT, TEXT, *_NUMBERS, TEXT, TEXT, *_SWITCHES)
 TO_WORKER = st.one_of(predicts(), alone(LOADS), alone(st.builds(wire.Stop)), alone(st.builds(wire.Ping)))
 TO_SERVER = st.one_of(
     results(),
     alone(st.builds(wire.Loaded, st.booleans(), SECONDS)),
-    alone(
-        st.builds(wire.LoadFailed, TEXT, st.integers(100, 599), st.booleans(), st.dictionaries(TEXT, TEXT))
-    ),
+    alone(st.builds(wire.LoadFailed, TEXT, STATUS, st.booleans(), st.dictionaries(TEXT, TEXT))),
     alone(st.builds(wire.Pong)),
 )
 CUTS = st.lists(st.integers(0, 2000), max_size=12)
@@ -156,7 +132,11 @@ def test_flipped_byte_is_never_another_error(sent, place, value):
             assert len(tail) == sum(answer.size for answer in message.answers)
 
 
-PONG = msgspec.msgpack.encode(wire.Pong())
+PONG = packed(wire.Pong())
+
+
+def result(*sizes):
+    return wire.Result(1, [wire.Answer(size) for size in sizes], 0.0)
 
 
 @pytest.mark.parametrize(
@@ -169,24 +149,14 @@ PONG = msgspec.msgpack.encode(wire.Pong())
         pytest.param(frame(PONG[:-1]), id="head cut short"),
         pytest.param(frame(PONG + b"\x00"), id="more behind the head"),
         pytest.param(frame(PONG, b"tail"), id="bytes nobody announced"),
-        pytest.param(
-            frame(msgspec.msgpack.encode(["load_failed", b"\xff", 500, False])), id="bytes for text"
-        ),
+        pytest.param(frame(packed(["load_failed", b"\xff", 500, False])), id="bytes for text"),
         pytest.param(frame(b"\x94\xabload_failed\xa2\xff\xfe\xcd\x01\xf4\xc2"), id="text that is no UTF-8"),
         pytest.param(frame(b"\xc1" * 50), id="no msgpack"),
         pytest.param(frame(b"\x95\xa6result\x01\x90\xcb" + b"\0" * 8 + b"\x91" * 100_000), id="nested deep"),
-        pytest.param(frame(msgspec.msgpack.encode(wire.Ping())), id="the other side's message"),
-        pytest.param(
-            frame(msgspec.msgpack.encode(wire.Result(1, [wire.Answer(5)], 0.0)), b"abc"),
-            id="answer too short",
-        ),
-        pytest.param(
-            frame(msgspec.msgpack.encode(wire.Result(1, [wire.Answer(2)], 0.0)), b"abc"), id="answer too long"
-        ),
-        pytest.param(
-            frame(msgspec.msgpack.encode(wire.Result(1, [wire.Answer(-2), wire.Answer(5)], 0.0)), b"abc"),
-            id="negative size",
-        ),
+        pytest.param(frame(packed(wire.Ping())), id="the other side's message"),
+        pytest.param(frame(packed(result(5)), b"abc"), id="answer too short"),
+        pytest.param(frame(packed(result(2)), b"abc"), id="answer too long"),
+        pytest.param(frame(packed(result(-2, 5)), b"abc"), id="negative size"),
     ],
 )
 def test_lying_frame_is_a_protocol_error(stream):
@@ -196,7 +166,7 @@ def test_lying_frame_is_a_protocol_error(stream):
 
 
 def test_rows_that_do_not_fill_the_frame_are_refused():
-    head = msgspec.msgpack.encode(wire.Predict(1, [wire.Row("a", 2), wire.Row("b", 2)]))
+    head = packed(wire.Predict(1, [wire.Row("a", 2), wire.Row("b", 2)]))
 
     with pytest.raises(frames.ProtocolError, match="3 bytes of rows came, 4 were announced"):
         list(FrameReader(to_worker_decoder).feed(frame(head, b"abc")))
@@ -290,7 +260,7 @@ def test_only_large_rows_lie_in_the_arena_if_it_has_room(arenas):
 
 def test_memory_of_large_frames_is_used_again():
     reader = FrameReader(to_worker_decoder)
-    headers = msgspec.Raw(msgspec.msgpack.encode([(b"name", b"value")]))
+    headers = msgspec.Raw(packed([(b"name", b"value")]))
     memory = []
     messages = []
     for number in range(3):
@@ -311,12 +281,10 @@ def test_memory_of_large_frames_is_used_again():
     assert bytes(messages[0].rows[0].headers) == bytes(headers)
 
 
-@given(
-    st.lists(st.one_of(predicts(), alone(st.builds(wire.Ping))), max_size=6),
-    CUTS,
-    st.integers(1, 3),
-    st.booleans(),
-)
+MESSAGES = st.lists(st.one_of(predicts(), alone(st.builds(wire.Ping))), max_size=6)
+
+
+@given(MESSAGES, CUTS, st.integers(1, 3), st.booleans())
 def test_both_ways_are_mixed(sent, cuts, pages, copied):
     file = os.memfd_create("test")
     os.ftruncate(file, pages * 4096)
@@ -351,7 +319,7 @@ def test_wrong_places_are_a_protocol_error(arenas, message, place):
     reader.arena = arenas[0].incoming
 
     with pytest.raises(frames.ProtocolError):
-        list(reader.feed(frame(msgspec.msgpack.encode(message), struct.pack("<Q", place))))
+        list(reader.feed(frame(packed(message), struct.pack("<Q", place))))
 
 
 def test_rows_in_an_arena_are_refused_above_the_limit_and_without_one(arenas):

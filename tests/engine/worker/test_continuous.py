@@ -235,12 +235,8 @@ def test_parts_are_sent_within_a_call(bench):
     made = bench(handle)
     made.ask(0, "a")
 
-    assert made.start().finish() == [
-        ("part", 0, b"x"),
-        ("part", 0, b"a1"),
-        ("part", 0, b"x"),
-        ("failed", 0, b""),
-    ]
+    parts = [("part", 0, text) for text in (b"x", b"a1", b"x")]
+    assert made.start().finish() == [*parts, ("failed", 0, b"")]
 
 
 def test_unreadable_bodies_are_refused(bench):

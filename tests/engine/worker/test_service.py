@@ -428,15 +428,7 @@ def test_status_of_a_failed_call_does_not_leak_into_the_next():
 
 @pytest.mark.parametrize(
     ("status", "sent"),
-    [
-        ("404", 404),
-        (HTTPStatus.CREATED, 201),
-        (204.0, 204),
-        (None, 500),
-        ("none", 500),
-        (7, 500),
-        (math.inf, 500),
-    ],
+    {"404": 404, HTTPStatus.CREATED: 201, 204.0: 204, None: 500, "none": 500, 7: 500, math.inf: 500}.items(),
 )
 def test_any_status_can_be_sent(status, sent):
     def handler(data, context):
@@ -532,11 +524,8 @@ WHERE = "(h.py, line 2, in handle)"
 )
 def test_exposed_failures_say_what_and_where_with_a_hint(tmp_path, line, kind, status, words):
     """The message of a PredictionException is the whole answer."""
-    source = (
-        f"def handle(data, context):\n    {line}\n"
-        "from modelserver_handlers.errors import PredictionException\n"
-    )
-    scope = {}
+    source = f"def handle(data, context):\n    {line}\n"
+    scope = {"PredictionException": PredictionException}
     exec(compile(source, str(tmp_path / "h.py"), "exec"), scope)
     bench = Bench(scope["handle"])
     bench.service._load = msgspec.structs.replace(bench.service._load, model_dir=str(tmp_path), expose=True)

@@ -11,15 +11,8 @@ from tests.documents import describe_listener
 from modelserver.errors import BadRequest, ConfigError
 from modelserver.ext.snapshots.document import parse_snapshot
 from modelserver.models.changes import Change
+from modelserver.models.options import resolve
 from modelserver.models.options.option import options_of, parameter, parameters_of
-from modelserver.models.options.resolve import (
-    PARAMETERS,
-    REGISTER,
-    REQUESTABLE,
-    YAML,
-    ModelOptions,
-    Registration,
-)
 from modelserver.models.options.table import CHANGEABLE, WORKERS
 from modelserver.models.options.values import boolean, whole
 from modelserver.models.replacing import taken_over
@@ -27,7 +20,7 @@ from modelserver.surface.api.describe import described
 from modelserver.surface.api.management import read_change, read_registration
 from modelserver.surface.api.parameters import Parameters
 
-_OWN = {name: row for name, row in REQUESTABLE.items() if row.own}
+_OWN = {name: row for name, row in resolve.REQUESTABLE.items() if row.own}
 
 
 @dataclass(frozen=True)
@@ -56,7 +49,7 @@ def test_rows_stand_at_their_fields():
 
 
 def value_of(name):
-    values = PARAMETERS[name].values
+    values = resolve.PARAMETERS[name].values
     if values.type == "boolean":
         return True
     if values.allowed.startswith("a path"):
@@ -64,7 +57,7 @@ def value_of(name):
     return values.choices[-1] if values.choices else 250
 
 
-@pytest.mark.parametrize("name", REQUESTABLE)
+@pytest.mark.parametrize("name", resolve.REQUESTABLE)
 def test_registrations_read_all_options(name):
     registration = read_registration(Parameters({"url": "a.mar", name: str(value_of(name)).lower()}))
     assert registration.value_of(name) == value_of(name)
@@ -77,25 +70,27 @@ def test_registrations_read_all_options(name):
 
 @pytest.mark.parametrize("name", CHANGEABLE)
 def test_changes_read_all_options_that_may_change(name):
-    options = read_change(Parameters({name: str(value_of(name)).lower()})).applied_to(ModelOptions())
+    options = read_change(Parameters({name: str(value_of(name)).lower()})).applied_to(resolve.ModelOptions())
     assert getattr(options, name) == value_of(name)
-    assert options.sources == {name: REGISTER}
+    assert options.sources == {name: resolve.REGISTER}
 
     operation = describe_listener("management", "1")["paths"]["/models/{model_name}"]["put"]
     assert name in [described["name"] for described in operation["parameters"]]
 
 
-@pytest.mark.parametrize("name", [name for name in REQUESTABLE if name not in {"min_workers", "max_workers"}])
+@pytest.mark.parametrize(
+    "name", [name for name in resolve.REQUESTABLE if name not in {"min_workers", "max_workers"}]
+)
 def test_replacements_take_over_requested_values(name):
     value = value_of(name)
     before = SimpleNamespace(
         name="m",
-        options=ModelOptions().changed({name: value}, REGISTER),
-        registration=Registration(),
+        options=resolve.ModelOptions().changed({name: value}, resolve.REGISTER),
+        registration=resolve.Registration(),
         pool=SimpleNamespace(min_workers=1, max_workers=1),
     )
 
-    assert getattr(taken_over(before, Registration()), name) == value
+    assert getattr(taken_over(before, resolve.Registration()), name) == value
 
 
 @pytest.mark.parametrize("name", _OWN)
@@ -112,7 +107,7 @@ def test_snapshots_give_back_own_options(name):
 
 def test_description_has_bounds_and_times_without_those_that_limit_nothing():
     """Bounds beside all, times in their block; what is without limit is left out."""
-    options = ModelOptions(max_worker_requests=7, autoscale_up_pause=300)
+    options = resolve.ModelOptions(max_worker_requests=7, autoscale_up_pause=300)
     assert described(options) == {"maxWorkerMemory": None, "maxWorkerRequests": 7, "workerThreads": None}
     assert described(options, "autoscaling") == {"targetWait": 100, "upPause": 300, "downPause": 60_000}
 
@@ -132,7 +127,7 @@ def test_description_has_bounds_and_times_without_those_that_limit_nothing():
     ],
 )
 def test_values_out_of_range_are_refused_by_name(name, value):
-    for refused in (Registration, Change.of):
+    for refused in (resolve.Registration, Change.of):
         with pytest.raises(BadRequest, match=name):
             refused(**{name: value})
 
@@ -175,4 +170,4 @@ print(json.dumps([
 """
     run = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
 
-    assert json.loads(run.stdout) == [5, 7, 8, 9, YAML, 9, True]
+    assert json.loads(run.stdout) == [5, 7, 8, 9, resolve.YAML, 9, True]

@@ -22,6 +22,8 @@ from modelserver.models.settings.model_defaults import ModelDefaults
 from modelserver.models.settings.settings import KEYS
 
 _BATCHES = "batchSize: 4\nmaxBatchDelay: 7"
+_ADAPTIVE = ("adaptive", DEFAULT)
+_PAIRS = "parallelType: tp\ntorchrun: {nproc-per-node: 2}"
 
 
 def _resolved(options, name):
@@ -86,14 +88,8 @@ def test_batch_size_and_delay_are_resolved_in_order(registration, yaml, fallback
         (Registration(), "maxBatchDelay: 5", None, None, ("window", YAML)),
         (Registration(), "batcher: {}", None, None, ("window", YAML)),
         (Registration(), "", ModelDefaults(max_batch_delay=5), None, ("window", MODELS_KEY)),
-        (
-            Registration(batch_size=8),
-            "batchSize: 4",
-            ModelDefaults(batch_size=2),
-            None,
-            ("adaptive", DEFAULT),
-        ),
-        (Registration(max_batch_delay=-1), "maxBatchDelay: 0", None, None, ("adaptive", DEFAULT)),
+        (Registration(batch_size=8), "batchSize: 4", ModelDefaults(batch_size=2), None, _ADAPTIVE),
+        (Registration(max_batch_delay=-1), "maxBatchDelay: 0", None, None, _ADAPTIVE),
     ],
 )
 def test_batch_policy_is_resolved(registration, yaml, fallback, setting, expected):
@@ -208,9 +204,8 @@ def test_devices_are_resolved():
 
     options = resolve(None, "deviceType: gpu")
     assert options.device_type == "cpu"
-    assert options.warnings == (
-        "model-config.yaml: deviceType=gpu: no GPU is available, the model runs on the CPU",
-    )
+    (warning,) = options.warnings
+    assert warning == "model-config.yaml: deviceType=gpu: no GPU is available, the model runs on the CPU"
 
 
 @pytest.mark.parametrize(("ids", "devices"), [("[1, 2]", 2), ("[0]", 0), ("[0, 1]", 1)])
@@ -246,17 +241,13 @@ def test_devices_and_processes_of_a_worker_are_resolved(yaml, level, processes, 
 @pytest.mark.parametrize(
     ("yaml", "workers", "warned"),
     [
-        ("parallelType: tp\ntorchrun: {nproc-per-node: 2}\nminWorkers: 2\nmaxWorkers: 2", (2, 2), False),
-        ("parallelType: tp\ntorchrun: {nproc-per-node: 2}\nminWorkers: 1\nmaxWorkers: 9", (1, 2), True),
+        (f"{_PAIRS}\nminWorkers: 2\nmaxWorkers: 2", (2, 2), False),
+        (f"{_PAIRS}\nminWorkers: 1\nmaxWorkers: 9", (1, 2), True),
         ("parallelType: tp\ntorchrun: {nproc-per-node: 3}\nminWorkers: 2\nmaxWorkers: 2", (1, 1), True),
         ("parallelType: tp\nparallelLevel: 2\ndeviceIds: [0, 3]\nminWorkers: 2\nmaxWorkers: 2", (1, 1), True),
-        (
-            "parallelType: tp\ntorchrun: {nproc-per-node: 2}\ndeviceType: cpu\nminWorkers: 3\nmaxWorkers: 3",
-            (3, 3),
-            False,
-        ),
+        (f"{_PAIRS}\ndeviceType: cpu\nminWorkers: 3\nmaxWorkers: 3", (3, 3), False),
         ("parallelType: tp\ntorchrun: {nproc-per-node: 8}\nminWorkers: 3\nmaxWorkers: 3", (3, 3), False),
-        ("parallelType: tp\ntorchrun: {nproc-per-node: 2}", (2, 2), False),
+        (_PAIRS, (2, 2), False),
     ],
 )
 def test_workers_are_capped_by_groups_of_gpus(yaml, workers, warned):
@@ -272,15 +263,9 @@ def _key(option, yaml, in_yaml, default=None, **by):
     ``by`` a registration, by ``models=`` and by config.properties: the value of a parameter of that
     name, or of the one that is named.
     """
-    named = {
-        source: value if isinstance(value, dict) else {option: value}
-        for source, value in (
-            (REGISTER, by.get("registered")),
-            (MODELS_KEY, by.get("models")),
-            (CONFIG_FILE, by.get("setting")),
-        )
-        if value is not None
-    }
+    words = {REGISTER: "registered", MODELS_KEY: "models", CONFIG_FILE: "setting"}
+    stated = {source: by[word] for source, word in words.items() if word in by}
+    named = {source: each if isinstance(each, dict) else {option: each} for source, each in stated.items()}
     values = {source: next(iter(value.values())) for source, value in named.items()}
     if option == "resources":
         values[CONFIG_FILE] = Demand(num_cpus=2)
@@ -293,7 +278,6 @@ _CPUS = {"worker_resources": '{"num_cpus": 2}'}
 _POLICY = {"registered": "greedy", "setting": "greedy"}
 _SPLIT = {"registered": "true", "setting": "true"}
 _FORMER = "batcher: {maxBatchSize: 8}\nbatchSize: 6"
-_RANKS = "parallelType: tp\ntorchrun: {nproc-per-node: 2}"
 _TENSOR = "signature: {inputs: [{name: x, datatype: FP32, shape: [-1, 2]}]}"
 _ALL = [
     _key("batch_size", "batchSize: 8", 8, 1, registered=9, models=7),
@@ -343,7 +327,7 @@ _ALL = [
     _key("device_ids", "deviceIds: [1]", (1,), ()),
     _key("parallel_type", "parallelType: pp", "pp", ""),
     _key("parallel_level", "parallelType: pp\nparallelLevel: 2", 2, 0),
-    _key("processes", _RANKS, 2, 0),
+    _key("processes", _PAIRS, 2, 0),
 ]
 
 
@@ -391,6 +375,9 @@ def test_settings_bring_their_source(source, expected):
     assert options.sources["job_queue_size"] == expected
 
 
+_SAME = "are the same setting, give one of them"
+
+
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
@@ -410,14 +397,8 @@ def test_settings_bring_their_source(source, expected):
             {"min_workers": 2, "max_workers": 1},
             "max_workers=1: a whole number of at least min_workers=2 is needed",
         ),
-        (
-            {"batch_size": 2, "max_batch_size": 3},
-            "batch_size=2 and max_batch_size=3 are the same setting, give one of them",
-        ),
-        (
-            {"max_batch_delay": 2, "max_latency": 3},
-            "max_batch_delay=2 and max_latency=3 are the same setting, give one of them",
-        ),
+        ({"batch_size": 2, "max_batch_size": 3}, f"batch_size=2 and max_batch_size=3 {_SAME}"),
+        ({"max_batch_delay": 2, "max_latency": 3}, f"max_batch_delay=2 and max_latency=3 {_SAME}"),
     ],
 )
 def test_parameters_out_of_range_are_bad_requests(parameters, message):

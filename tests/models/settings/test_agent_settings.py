@@ -74,15 +74,9 @@ def test_switches_need_no_value(tmp_path):
 
 def test_variable_overrides_flag_and_flag_overrides_file(tmp_path):
     text = "batcher_max_latency=1\npayload_log_mode=response\nbatcher_timeout=9\n"
-    both = loaded(
-        tmp_path,
-        "--max-latency",
-        "2",
-        "--log-mode",
-        "request",
-        environ={"MODELSERVER_MAX_LATENCY": "3", "TS_JOB_QUEUE_SIZE": "5"},
-        text=text,
-    )
+    flags = ("--max-latency", "2", "--log-mode", "request")
+    environ = {"MODELSERVER_MAX_LATENCY": "3", "TS_JOB_QUEUE_SIZE": "5"}
+    both = loaded(tmp_path, *flags, environ=environ, text=text)
 
     assert both.settings.batcher_max_latency == 3
     assert both.settings.payload_log_mode == "request"

@@ -109,6 +109,9 @@ def test_both_sets_become_values(tmp_path):
     assert made.ping_token
 
 
+VARIABLE = "TS_COMPAT_DEFAULTS"
+
+
 @pytest.mark.parametrize(
     ("text", "flag", "environ", "whose", "source"),
     [
@@ -119,19 +122,13 @@ def test_both_sets_become_values(tmp_path):
         ("compat_defaults=TorchServe", None, {}, TORCHSERVE, "config.properties"),
         ("compat_defaults=torchserve", "modelserver", {}, OWN, "flag --compat-defaults"),
         ("", "torchserve", {}, TORCHSERVE, "flag --compat-defaults"),
-        (
-            "",
-            "modelserver",
-            {"TS_COMPAT_DEFAULTS": "torchserve"},
-            TORCHSERVE,
-            "environment TS_COMPAT_DEFAULTS",
-        ),
+        ("", "modelserver", {VARIABLE: "torchserve"}, TORCHSERVE, f"environment {VARIABLE}"),
         (
             "compat_defaults=torchserve",
             None,
-            {"TS_COMPAT_DEFAULTS": "modelserver", STARTED_AS: "torchserve"},
+            {VARIABLE: "modelserver", STARTED_AS: "torchserve"},
             OWN,
-            "environment TS_COMPAT_DEFAULTS",
+            f"environment {VARIABLE}",
         ),
         ("compat_defaults=torchserve", None, {"TS_COMPAT_DEFAULTS": ""}, TORCHSERVE, "config.properties"),
     ],

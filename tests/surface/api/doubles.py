@@ -8,35 +8,19 @@ from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.wire.messages import Loaded
 from modelserver.models.version import ModelVersion
 
+_COUNTED = (WorkerState.READY, WorkerState.LOADING, WorkerState.FAILED)
+
 
 def worker(**changes):
-    values = {
-        "id": 9000,
-        "created": 1727877233.034,
-        "state": WorkerState.READY,
-        "pid": os.getpid(),
-        "gpu": None,
-        "is_on_cpu": False,
-        "failure": "",
-        "model": Loaded(),
-        "process": None,
-        "failures": Failures(),
-        "most_rows": 0,
-    }
-    return SimpleNamespace(**{**values, **changes})
+    ready = {"id": 9000, "created": 1727877233.034, "state": WorkerState.READY, "pid": os.getpid()}
+    ready |= {"gpu": None, "is_on_cpu": False, "process": None, "model": Loaded(), "most_rows": 0}
+    return SimpleNamespace(**{**ready, "failure": "", "failures": Failures(), **changes})
 
 
 def model(options, *workers, name="m", bounds=(1, 2), sequences=None):
     states = [each.state for each in workers]
-    statistics = PoolStatistics(
-        pending=3,
-        capacity=100,
-        instances=5,
-        batches_in_flight=1,
-        ready=states.count(WorkerState.READY),
-        loading=states.count(WorkerState.LOADING),
-        failed=states.count(WorkerState.FAILED),
-    )
+    counts = {state.name.lower(): states.count(state) for state in WorkerState if state in _COUNTED}
+    statistics = PoolStatistics(pending=3, capacity=100, instances=5, batches_in_flight=1, **counts)
     pool = SimpleNamespace(
         min_workers=bounds[0],
         max_workers=bounds[1],
@@ -49,19 +33,9 @@ def model(options, *workers, name="m", bounds=(1, 2), sequences=None):
         crew=SimpleNamespace(autoscaling=None, on_demand=None, model=None),
         failure=next((each.failure for each in workers if each.failure), ""),
     )
-    made = SimpleNamespace(
-        name=name,
-        version="1.0",
-        url=f"{name}.mar",
-        runtime="python",
-        options=options,
-        pool=pool,
-        endpoints={},
-        loaded_at_startup=True,
-        replacement=None,
-        traffic=None,
-        failure="",
-        metrics=ServerMetrics().model(name, "1.0"),
-    )
+    own = {"name": name, "version": "1.0", "url": f"{name}.mar", "runtime": "python", "failure": ""}
+    own |= {"endpoints": {}, "loaded_at_startup": True, "replacement": None, "traffic": None}
+    metrics = ServerMetrics().model(name, "1.0")
+    made = SimpleNamespace(options=options, pool=pool, metrics=metrics, **own)
     made.read_gpus = partial(ModelVersion.read_gpus, made)
     return made

@@ -32,6 +32,7 @@ DESCRIBED_MOMENT = "2024-10-02T13:53:53.034Z"
 
 
 NODE = SimpleNamespace(node=Node("n1", "h", resident=5 << 20, gpu="gpuId::0"))
+MACHINE = {"memoryUsage": 5 << 20, "node": {"name": "n1", "host": "h"}}
 EMPTY = dict.fromkeys(("failure", "failedLoads", "nextTry", "lastEnd", "largestBatch", "node"))
 
 
@@ -42,15 +43,7 @@ EMPTY = dict.fromkeys(("failure", "failedLoads", "nextTry", "lastEnd", "largestB
         ({}, {"gpu": False, "gpuUsage": "N/A"}),
         ({"gpu": 0}, {"gpu": True, "gpuUsage": "failed to obtained gpu usage"}),
         ({"is_on_cpu": True}, {"gpu": False, "gpuUsage": "N/A"}),
-        (
-            {"process": NODE},
-            {
-                "gpu": True,
-                "gpuUsage": "gpuId::0",
-                "memoryUsage": 5 << 20,
-                "node": {"name": "n1", "host": "h"},
-            },
-        ),
+        ({"process": NODE}, {"gpu": True, "gpuUsage": "gpuId::0", **MACHINE}),
         ({"process": NODE, "is_on_cpu": True}, {"gpu": False, "gpuUsage": "N/A"}),
         (
             {"pid": -1, "state": WorkerState.FAILED, "failure": "No module named x"},
@@ -189,28 +182,14 @@ def promoting() -> ModelTraffic:
 
 async def test_all_fields_are_documented():
     """The OpenAPI document names every field that a description can have, at every depth, and no others."""
-    full = ModelOptions(
-        autoscale=True,
-        device_ids=(0,),
-        max_worker_requests=5,
-        worker_threads=2,
-        sequence_batching=True,
-        batch_size=8,
-        request_timeout=1.5,
-        values={"max_worker_memory": 1 << 30},
-    )
+    switches = {"autoscale": True, "sequence_batching": True, "device_ids": (0,)}
+    bounds = {"max_worker_requests": 5, "worker_threads": 2, "batch_size": 8, "request_timeout": 1.5}
+    full = ModelOptions(**switches, **bounds, values={"max_worker_memory": 1 << 30})
     precision = {"asked": "int8", "used": "fp32", "why": "classes disagree"}
-    described = model(
-        full,
-        worker(
-            failure="why",
-            failures=Failures(loads=2, next_try=MOMENT, last_end=(MOMENT, "why")),
-            most_rows=4,
-            model=Loaded(precision=precision),
-            process=NODE,
-        ),
-        sequences={"living": 1, "waiting": 1},
-    )
+    failures = Failures(loads=2, next_try=MOMENT, last_end=(MOMENT, "why"))
+    failing = {"failure": "why", "failures": failures, "most_rows": 4, "process": NODE}
+    one = worker(**failing, model=Loaded(precision=precision))
+    described = model(full, one, sequences={"living": 1, "waiting": 1})
     described.pool.warnings = ["no weights"]
     described.pool.crew.autoscaling = scaling = PoolScaling(ScalingRule())
     scaling.sample, scaling.decision = Sample(1.0, 0.1, 1.0, 2), Decision(2, 3, "memory")

@@ -27,16 +27,9 @@ class Registry:
         self.error: ModelServerError | None = None
 
     def _model(self, name: str, workers: int = 0):
-        return SimpleNamespace(
-            name=name,
-            version="1.0",
-            url=self.models.get(name, ""),
-            pool=SimpleNamespace(
-                workers=[SimpleNamespace(gpu=None)] * workers,
-                warnings=[],
-                crew=SimpleNamespace(on_demand=None),
-            ),
-        )
+        ready, crew = [SimpleNamespace(gpu=None)] * workers, SimpleNamespace(on_demand=None)
+        pool = SimpleNamespace(workers=ready, warnings=[], crew=crew)
+        return SimpleNamespace(name=name, version="1.0", url=self.models.get(name, ""), pool=pool)
 
     async def register(self, registration: Registration):
         self.calls.append(("register", registration))

@@ -38,11 +38,8 @@ NEEDED = {
         (INFERENCE, "/predictions/m /v1/models/m:predict /nowhere / /wfpredict/w /token", Scope.INFERENCE)
     ],
     "everything at management's address needs its token": [
-        (
-            MANAGEMENT,
-            "/models /models/m/1.0 /workflows /v1/models/m /nowhere //token /models/token",
-            Scope.MANAGEMENT,
-        )
+        (MANAGEMENT, "/models /models/m/1.0 /workflows /v1/models/m", Scope.MANAGEMENT),
+        (MANAGEMENT, "/nowhere //token /models/token", Scope.MANAGEMENT),
     ],
     "the path decides at a shared address": [
         (SHARED, _OF_INFERENCE, Scope.INFERENCE, "GET", "POST"),

@@ -26,22 +26,15 @@ def test_valid_header_is_accepted(verifier, header):
     assert verifier.accepts(Scope.INFERENCE, header)
 
 
+IN_PART = [b"", b"Bearer", b"Bearer ", b"first-token", b"Bearerfirst-token"]
+
+
 @pytest.mark.parametrize(
     "header",
     [
-        b"",
-        b"Bearer",
-        b"Bearer ",
-        b"first-token",
-        b"Bearerfirst-token",
-        b"Bearer first-token x",
-        b"bearer first-token",
-        b"BEARER first-token",
-        b"Basic first-token",
-        b"x Bearer first-token",
-        b"Bearer first-toke",
-        b"Bearer manager-token",
-        b"Bearer \xff\xfe",
+        *IN_PART,
+        *(scheme + b" first-token" for scheme in (b"bearer", b"BEARER", b"Basic", b"x Bearer")),
+        *(b"Bearer " + token for token in (b"first-token x", b"first-toke", b"manager-token", b"\xff\xfe")),
     ],
 )
 def test_invalid_header_is_rejected(verifier, header):

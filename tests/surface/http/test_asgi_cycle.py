@@ -60,49 +60,30 @@ async def test_scope_describes_the_request():
     ]
 
 
+PARTS = [start(201, (b"X-A", b"b")), {"body": b"one", "more_body": True}, {"body": b"two"}]
+SIZED = start(200, (b"content-length", b"3"))
+OPEN, CLOSED = b"\r\nconnection: keep-alive", b"\r\nconnection: close"
+CHUNKED = b"\r\ntransfer-encoding: chunked"
+
+
 @pytest.mark.parametrize(
     ("method", "messages", "lines", "body"),
     [
-        (
-            "GET",
-            [start(201, (b"X-A", b"b")), {"body": b"one", "more_body": True}, {"body": b"two"}],
-            b"HTTP/1.1 201 Created\r\nx-a: b\r\nconnection: keep-alive\r\ntransfer-encoding: chunked",
-            b"3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n",
-        ),
-        (
-            "GET",
-            [start(), {"more_body": True}, {}],
-            b"HTTP/1.1 200 OK\r\nconnection: keep-alive\r\ntransfer-encoding: chunked",
-            b"0\r\n\r\n",
-        ),
-        (
-            "GET",
-            [start(200, (b"content-length", b"3")), {"body": b"one"}],
-            b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\nconnection: keep-alive",
-            b"one",
-        ),
-        (
-            "HEAD",
-            [start(200, (b"content-length", b"3")), {"body": b"one"}],
-            b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\nconnection: keep-alive",
-            b"",
-        ),
-        ("HEAD", [start(), {"body": b"one"}], b"HTTP/1.1 200 OK\r\nconnection: keep-alive", b""),
-        ("GET", [start(204), {}], b"HTTP/1.1 204 No Content\r\nconnection: keep-alive", b""),
-        ("GET", [start(304), {}], b"HTTP/1.1 304 Not Modified\r\nconnection: keep-alive", b""),
-        (
-            "GET",
-            [start(404), {"body": b"x"}],
-            b"HTTP/1.1 404 Not Found\r\nconnection: close\r\ntransfer-encoding: chunked",
-            b"1\r\nx\r\n0\r\n\r\n",
-        ),
+        ("GET", PARTS, b"201 Created\r\nx-a: b" + OPEN + CHUNKED, b"3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n"),
+        ("GET", [start(), {"more_body": True}, {}], b"200 OK" + OPEN + CHUNKED, b"0\r\n\r\n"),
+        ("GET", [SIZED, {"body": b"one"}], b"200 OK\r\ncontent-length: 3" + OPEN, b"one"),
+        ("HEAD", [SIZED, {"body": b"one"}], b"200 OK\r\ncontent-length: 3" + OPEN, b""),
+        ("HEAD", [start(), {"body": b"one"}], b"200 OK" + OPEN, b""),
+        ("GET", [start(204), {}], b"204 No Content" + OPEN, b""),
+        ("GET", [start(304), {}], b"304 Not Modified" + OPEN, b""),
+        ("GET", [start(404), {"body": b"x"}], b"404 Not Found" + CLOSED + CHUNKED, b"1\r\nx\r\n0\r\n\r\n"),
     ],
     ids=["parts", "empty", "length", "HEAD with length", "HEAD", "204", "304", "404"],
 )
 async def test_response_is_framed(method, messages, lines, body):
     lead, content, wire = await response(answering(*messages), method)
 
-    assert (lead, content) == (lines, body)
+    assert (lead, content) == (b"HTTP/1.1 " + lines, body)
     assert wire.transport.closed == (b"connection: close" in lines)
     assert wire.listener.tasks == set()
 

@@ -90,13 +90,10 @@ def test_field_of_an_urlencoded_form_is_the_workers(fields):
     assert form_field(body, URLENCODED, "m") == (None if values is None else values[0].decode())
 
 
-@given(
-    st.lists(
-        st.tuples(NAMES, st.binary().filter(lambda text: b"--b" not in text), st.booleans()),
-        min_size=1,
-        max_size=4,
-    )
-)
+PARTS = st.tuples(NAMES, st.binary().filter(lambda text: b"--b" not in text), st.booleans())
+
+
+@given(st.lists(PARTS, min_size=1, max_size=4))
 def test_field_of_a_multipart_form_is_the_workers(parts):
     """Whatever stands around the field: files, other headers, empty and repeated parts."""
     head = {False: "Content-Disposition: form-data", True: "X-A: m\r\ncontent-DISPOSITION:form-data"}
@@ -110,12 +107,10 @@ def test_field_of_a_multipart_form_is_the_workers(parts):
     assert form_field(body + b"--b--\r\n", MULTIPART, "m") == expected
 
 
-@given(
-    st.binary() | st.just(b"absent=1"),
-    st.sampled_from(
-        [MULTIPART, "multipart/form-data", "multipart/mixed; boundary=b", "application/json", ""]
-    ),
-)
+NO_FORMS = [MULTIPART, "multipart/form-data", "multipart/mixed; boundary=b", "application/json", ""]
+
+
+@given(st.binary() | st.just(b"absent=1"), st.sampled_from(NO_FORMS))
 def test_body_that_is_no_form_has_no_field(body, content_type):
     """A damaged form has none, either; nothing is raised (F7, F70)."""
     assert form_field(body, content_type, "absent") is None

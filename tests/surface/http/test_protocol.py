@@ -145,38 +145,24 @@ async def test_request_gets_503_where_too_much_comes_in(wire, path):
     assert wire.listener.intake.held == 0
 
 
+DOUBTFUL = {
+    "words": (400, b"hello\r\n\r\n"),
+    "bytes": (400, b"GET /\xff HTTP/1.1\r\nHost: x\r\n\r\n"),
+    "CONNECT": (400, head(path="x:80", method="CONNECT")),
+    "no path": (400, head(path="http://x", method="GET")),
+    "negative length": (400, ["Content-Length: -1"]),
+    "two lengths": (400, ["Content-Length: 1", "Content-Length: 2"]),
+    "endless number": (400, ["Content-Length: " + "0" * 5000 + "2"]),
+    "chunked twice": (400, [CHUNKED, CHUNKED]),
+    "0.9": (505, b"GET PATH HTTP/0.9\r\nHost: x\r\n\r\n"),
+    "2.0": (505, b"GET PATH HTTP/2.0\r\nHost: x\r\n\r\n"),
+    "no version": (505, b"GET PATH\r\nHost: x\r\n\r\n"),
+    "no host": (400, b"GET PATH HTTP/1.1\r\n\r\n"),
+}
+
+
 @BOTH_WAYS
-@pytest.mark.parametrize(
-    ("status", "sent"),
-    [
-        (400, b"hello\r\n\r\n"),
-        (400, b"GET /\xff HTTP/1.1\r\nHost: x\r\n\r\n"),
-        (400, head(path="x:80", method="CONNECT")),
-        (400, head(path="http://x", method="GET")),
-        (400, ["Content-Length: -1"]),
-        (400, ["Content-Length: 1", "Content-Length: 2"]),
-        (400, ["Content-Length: " + "0" * 5000 + "2"]),
-        (400, [CHUNKED, CHUNKED]),
-        (505, b"GET PATH HTTP/0.9\r\nHost: x\r\n\r\n"),
-        (505, b"GET PATH HTTP/2.0\r\nHost: x\r\n\r\n"),
-        (505, b"GET PATH\r\nHost: x\r\n\r\n"),
-        (400, b"GET PATH HTTP/1.1\r\n\r\n"),
-    ],
-    ids=[
-        "words",
-        "bytes",
-        "CONNECT",
-        "no path",
-        "negative length",
-        "two lengths",
-        "endless number",
-        "chunked twice",
-        "0.9",
-        "2.0",
-        "no version",
-        "no host",
-    ],
-)
+@pytest.mark.parametrize(("status", "sent"), DOUBTFUL.values(), ids=DOUBTFUL)
 async def test_doubtful_head_is_refused(wire, path, status, sent, caplog):
     sent = sent.replace(b"PATH", path.encode()) if isinstance(sent, bytes) else head(*sent, path=path)
     wire.send(sent)

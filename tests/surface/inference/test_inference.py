@@ -169,15 +169,9 @@ async def test_path_names_a_version_after_another_has_loaded(registered, answers
         crew = SimpleNamespace(on_demand=demand, model=None, spec=spec)
         pool = SimpleNamespace(crew=crew, dispatch=SimpleNamespace(takes_scopes=False))
         options = SimpleNamespace(request_timeout=None)
-        requests = SimpleNamespace(received=lambda _: None)
-        versions[version] = SimpleNamespace(
-            name="m",
-            version=version,
-            pool=pool,
-            options=options,
-            traffic=None,
-            metrics=SimpleNamespace(requests=requests),
-        )
+        metrics = SimpleNamespace(requests=SimpleNamespace(received=lambda _: None))
+        parts = {"pool": pool, "options": options, "traffic": None, "metrics": metrics}
+        versions[version] = SimpleNamespace(name="m", version=version, **parts)
 
     class Api(InferenceApi):
         def _submit(self, exchange, codec, model, parsed, now):

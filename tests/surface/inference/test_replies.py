@@ -157,12 +157,8 @@ def test_answers_are_counted_by_class_of_status(reply, metrics):
 def test_errors_are_counted_by_type(reply, exchange, metrics):
     """So is a status of 500 or more that a handler chooses, with a type of its own."""
     raised = Answer(3, 503, failed=True, cause="KeyError: 'x' (handler.py, line 3, in handle)")
-    for answer in (
-        raised,
-        Answer(3, 507, failed=True),
-        Answer(3, 400, failed=True, cause="PredictionException: no"),
-        Answer(2, 599),
-    ):
+    rejected = Answer(3, 400, failed=True, cause="PredictionException: no")
+    for answer in (raised, Answer(3, 507, failed=True), rejected, Answer(2, 599)):
         reply.whole(ended((answer, b"bad")))
     errors = reply.model.metrics.requests.errors
     assert errors.last.message == "The handler answered with status 599."

@@ -62,22 +62,12 @@ def test_inputs_stand_in_for_instances(body, bodies, extra):
     assert (result.bodies, result.extra) == (bodies, extra)
 
 
+NO_OBJECTS = [b"", b"{", b"[1]", b'"text"', b"5", b"null", b"\xff\xfe", '{"instances":[1]}'.encode("utf-16")]
 # Bodies without rows, by how the refusals begin: as KServe's do.
 REFUSED = {
     "can't Unmarshal body: Unrecognized request format: ": [
-        b"",
-        b"{",
-        b'{"instances":[1]',
-        b'{"instances":[1]} x',
-        b'{"instances":[1,]}',
-        b'{"instances":[NaN]}',
-        b'{"instances":[1],"x":NaN}',
-        b"[1]",
-        b'"text"',
-        b"5",
-        b"null",
-        b"\xff\xfe",
-        '{"instances":[1]}'.encode("utf-16"),
+        *NO_OBJECTS,
+        *(b'{"instances":' + rest for rest in (b"[1]", b"[1]} x", b"[1,]}", b"[NaN]}", b'[1],"x":NaN}')),
         b'{"instances":["a\x00"]}',
         b'{"instances":["\\ud800"]}',
         b'{"instances":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
@@ -88,11 +78,7 @@ REFUSED = {
         b'{"instances":' + value + b"}" for value in (b'"abc"', b"5", b"{}", b"true")
     ],
     "no instances in the request": [
-        b"{}",
-        b'{"instances":null}',
-        b'{"instances":[]}',
-        b'{"inputs":[]}',
-        b'{"x":[1]}',
+        b"{%b}" % inner for inner in (b"", b'"instances":null', b'"instances":[]', b'"inputs":[]', b'"x":[1]')
     ],
 }
 

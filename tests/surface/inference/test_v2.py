@@ -42,10 +42,7 @@ def test_a_timeout_is_in_microseconds(parameters, seconds):
 @pytest.mark.parametrize(
     ("rules", "parameters", "message"),
     [
-        *(
-            (TAKES, {"timeout": value}, "a number of microseconds is needed")
-            for value in (-1, 1.5, True, "1")
-        ),
+        *((TAKES, {"timeout": each}, "a number of microseconds is needed") for each in (-1, 1.5, True, "1")),
         (SEQUENCES, {"sequence_id": 1.5}, "parameter sequence_"),
         (SEQUENCES, {"sequence_id": "x" * 300}, "parameter sequence_"),
         (SEQUENCES, {"sequence_start": 1}, "parameter sequence_"),

@@ -17,20 +17,11 @@ from modelserver.engine.worker.rows.tensor_rows import EmptyInput, UnknownOutput
 from modelserver_handlers.answers import Unserializable
 from modelserver_handlers.tensor_rows import TensorRows
 
+_INTEGERS = [f"{kind}{bits}" for kind in ("uint", "int") for bits in (8, 16, 32, 64)]
 NUMERIC = {
-    "BOOL": torch.bool,
-    "UINT8": torch.uint8,
-    "UINT16": torch.uint16,
-    "UINT32": torch.uint32,
-    "UINT64": torch.uint64,
-    "INT8": torch.int8,
-    "INT16": torch.int16,
-    "INT32": torch.int32,
-    "INT64": torch.int64,
-    "FP16": torch.float16,
+    **{name.upper(): getattr(torch, name) for name in ("bool", *_INTEGERS)},
+    **{f"FP{bits}": getattr(torch, f"float{bits}") for bits in (16, 32, 64)},
     "BF16": torch.bfloat16,
-    "FP32": torch.float32,
-    "FP64": torch.float64,
 }
 
 
