@@ -21,11 +21,6 @@ def guide():
     return migrating.guide()
 
 
-def test_the_page_is_current(guide):
-    """``python -m docs.migrating > docs/migrating.md`` was run after the last change."""
-    assert PAGE.read_text(encoding="utf-8") == guide
-
-
 def test_the_counts_add_up(guide):
     counted = migrating.count()
     requests, alike, nearly = counted.total()

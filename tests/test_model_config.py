@@ -1,5 +1,4 @@
 import re
-from pathlib import Path
 
 import pytest
 import yaml
@@ -10,13 +9,6 @@ from modelserver.models.options.table import CONFIG_KEYS, HANDLER_KEYS, TORCHRUN
 from modelserver.models.options.yaml_file import parse_model_config
 from modelserver.models.settings.model_defaults import ModelDefaults
 from modelserver.models.settings.settings import KEYS
-
-_PAGE = Path(__file__).parents[1] / "docs" / "model-config.md"
-
-
-def test_the_page_is_what_the_table_says():
-    """``python -m docs.model_config > docs/model-config.md`` was run after a change."""
-    assert _PAGE.read_text(encoding="utf-8") == reference()
 
 
 def test_every_key_has_one_row():

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import runpy
 from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
@@ -14,6 +15,7 @@ import modelserver
 _ROOT = Path(__file__).parents[1]
 _DOCS = _ROOT / "docs"
 _TROUBLE = (_DOCS / "troubleshooting.md").read_text(encoding="utf-8")
+_MADE = re.findall(r"(?m)-m (docs\.\w+) > (\S+)$", (_ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
 _SITE = (_DOCS / "site" / "mkdocs.yml").read_text(encoding="utf-8")
 _MESSAGES = [
     text for row in re.findall(r"(?m)^\| (`[^|]*) \|", _TROUBLE) for text in re.findall(r"`([^`]+)`", row)
@@ -40,6 +42,19 @@ def sources():
     files = [path for folder in ("app", "handlers") for path in sorted((_ROOT / folder).rglob("*.py"))]
     text = "\n".join(path.read_text(encoding="utf-8") for path in files)
     return re.sub(r'"\s*\n\s*f?"', "", text).replace("{_MANIFEST}", "…")
+
+
+def test_each_module_that_makes_a_text_has_its_command():
+    makers = [path.stem for path in _DOCS.glob("*.py") if "__main__" in path.read_text(encoding="utf-8")]
+    assert sorted(module for module, _ in _MADE) == sorted(f"docs.{name}" for name in makers)
+
+
+@pytest.mark.parametrize(("module", "file"), _MADE)
+def test_text_is_what_its_module_makes(module, file, capsys):
+    """The command in CONTRIBUTING.md was run after the last change."""
+    runpy.run_path(str(_ROOT / f"{module.replace('.', '/')}.py"), run_name="__main__")
+    is_current = (_ROOT / file).read_text(encoding="utf-8") == capsys.readouterr().out
+    assert is_current, f"python -m {module} > {file}"
 
 
 def test_each_type_of_error_leads_from_its_message_to_its_paragraph():

@@ -1,13 +1,8 @@
 """The table of TorchServe's names: complete, and printed as it stands."""
 
 import re
-from pathlib import Path
-
-from docs.ts_names import document
 
 from modelserver.tools.migrate.ts_names import LEFT_OUT, REMARKS, names, offered
-
-ROOT = Path(__file__).parents[3]
 
 # Reference 13, and what reference 14 adds.
 SECTION_13 = re.findall(
@@ -65,7 +60,3 @@ def test_remarks_are_of_offered_names():
     assert set(REMARKS) - there == set()
     assert set(LEFT_OUT) & there == set()
     assert {entry.state for entry in names()} == {"same", "better", "differs", "not offered"}
-
-
-def test_the_document_is_current():
-    assert (ROOT / "docs" / "ts-names.md").read_text(encoding="utf-8") == document()
