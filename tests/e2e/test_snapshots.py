@@ -56,6 +56,22 @@ def test_state_survives_a_restart(tmp_path, model_store):
     assert snapshot_files(home) == files
 
 
+@pytest.mark.slow  # starts three servers
+def test_fetched_file_goes_with_its_model_after_a_restart(tmp_path, model_store):
+    """Its copy in the store is restored, and replaced by the same URL; both failed as the file exists."""
+    home, store, url = Home(tmp_path / "home"), tmp_path / "store", f"file://{model_store}/echo.mar"
+    store.mkdir()
+    with serving(Server(home, store, settings={"allowed_urls": "file://.*"})) as server:
+        server.registered(url)
+    with serving(Server(home, store, settings={"allowed_urls": "file://.*"})) as server:
+        server.wait_ready("echo")
+        replaced = server.management.put("/models/echo", params={"url": url, "synchronous": "true"})
+        assert (replaced.status_code, [path.name for path in store.iterdir()]) == (200, ["echo.mar"])
+    with serving(Server(home, store, settings={"allowed_urls": "file://.*"})) as server:
+        server.unregister("echo")
+        assert list(store.iterdir()) == []
+
+
 def test_configured_state_is_restored(tmp_path, model_store):
     """Its ``model_snapshot``, with ``--ncs`` too; what has no archive is listed as failed (F55)."""
     state = {

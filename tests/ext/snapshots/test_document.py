@@ -127,7 +127,9 @@ def test_where_it_is_restored_from(url, restored_from):
     (back,) = restored(version(url))
     assert back.url == restored_from
     assert "secret" not in json.dumps(document(version(url)))
-    assert version(url, downloaded=Path("/store/x.mar")).mar_name == "x.mar"
+    fetched = version(url, downloaded=Path("/store/x.mar"))
+    (back,) = parse_snapshot(json.dumps(document(fetched))).models
+    assert (fetched.mar_name, back.downloaded, back.registration.url) == ("x.mar", True, "x.mar")
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,11 @@
 """The registered models as the JSON document of a snapshot (reference 17).
 
 The fields are TorchServe's, so that either server can read the other's. Our own fields keep what TorchServe
-loses: ``url`` if it is more than the archive's file name, ``trusted`` if an operator set it at startup,
-``handler`` if the registration named one, ``batchPolicy``, ``splitInstances``, the options of ``autoscale``
-and of workers' limits, ``batcher`` with ``timeout`` for registrations with KServe's parameters, and
-``workflows``, which are not in TorchServe's snapshots. The default version has the ``traffic`` between all
-of them.
+loses: ``url`` if it is more than the archive's file name, ``downloaded`` if the server fetched that file,
+``trusted`` if an operator set it at startup, ``handler`` if the registration named one, ``batchPolicy``,
+``splitInstances``, the options of ``autoscale`` and of workers' limits, ``batcher`` with ``timeout`` for
+registrations with KServe's parameters, and ``workflows``, which are not in TorchServe's snapshots. The
+default version has the ``traffic`` between all of them.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class SavedModel:
     """One version to be registered again.
 
     ``default``: requests without a version go to it, unless ``traffic``, the router's state, says otherwise.
+    ``downloaded``: its file in the model store is the server's own.
     """
 
     name: str
@@ -43,6 +44,7 @@ class SavedModel:
     default: bool
     registration: Registration
     traffic: Mapping[str, Any] | None = None
+    downloaded: bool = False
 
 
 class Saved(NamedTuple):
@@ -107,7 +109,9 @@ def _version_document(model: ModelVersion) -> dict[str, Any]:
     }
     if options.parallel_level > 0:
         document["parallelLevel"] = options.parallel_level
-    if scheme(model.url) not in {"http", "https"} and model.url != document["marName"]:
+    if model.archive.downloaded is not None:
+        document["downloaded"] = True
+    elif scheme(model.url) not in {"http", "https"} and model.url != document["marName"]:
         document["url"] = model.url
         if registration.trusted:
             document["trusted"] = True
@@ -193,7 +197,8 @@ def _saved(name: str, version: str, settings: Mapping[str, Any]) -> SavedModel:
         )
     except BadRequest as error:
         raise ConfigError(f"Invalid configuration: model_snapshot: {fields.place}: {error.message}") from None
-    return SavedModel(name, version, fields.flag("defaultVersion"), registration, fields.traffic())
+    default, downloaded = fields.flag("defaultVersion"), fields.flag("downloaded")
+    return SavedModel(name, version, default, registration, fields.traffic(), downloaded)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import textwrap
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from modelserver.errors import BadRequest, ConfigError, ModelServerError
@@ -94,6 +95,8 @@ class Restoring:
                     registry.add(registry.builder.failed(name, version, item.registration, reason))
                 continue
             model.options = model.options.restored()
+            if item.downloaded and isinstance(store := self._host.settings.model_store, Path):
+                model.archive = replace(model.archive, downloaded=store / model.mar_name)
             if model.version != item.version:
                 text = "%s %s could not be restored as %s now has version %s, which was registered instead"
                 _log.warning(text, item.name, item.version, item.registration.url, model.version)
