@@ -218,8 +218,7 @@ async def test_place_without_an_agent_fails_the_start(stage):
     stage.folder = stage.folder / "again"
     stage.folder.mkdir()
     stage.starting = asyncio.create_task(stage.conversation.start(stage.cluster, stage.folder))
-    while len(stage.placer.placements) < 2:  # noqa: ASYNC110 - there is no event for it
-        await asyncio.sleep(0.01)
+    await until(lambda: len(stage.placer.placements) == 2)
     stage.placer.placements[-1].ended.set_result("its node was turned off")
     assert (await stage.refusal()).startswith("its node was turned off")
 

@@ -88,8 +88,7 @@ async def test_many_watchers_share_one_look(service, monkeypatch):
     looked = []
     look = service._status
     monkeypatch.setattr(service, "_status", lambda name: looked.append(name) or look(name))
-    while len(looked) < 4:  # noqa: ASYNC110 - there is no event for it
-        await asyncio.sleep(0.01)
+    await until(lambda: len(looked) >= 4)
     assert len(looked) < 100
     for each in waiting:
         each.cancel()

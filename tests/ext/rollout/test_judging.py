@@ -1,6 +1,7 @@
 import asyncio
 
 import pytest
+from tests.waiting import until
 
 from modelserver.errors import InternalError
 from modelserver.ext.rollout import judging
@@ -40,10 +41,7 @@ async def reasons_of(judge, *cases, how=HOW):
     results = []
     for case in cases:
         judge.compare(case, how, results.append)
-    for _ in range(200):
-        if len(results) == len(cases):
-            break
-        await asyncio.sleep(0)
+    await until(lambda: len(results) == len(cases))
     return results
 
 
@@ -81,8 +79,7 @@ async def test_each_way_of_comparing_has_calls_of_its_own(judge):
     for _ in range(judging.TOGETHER + 1):
         judge.compare([Pair(b"1", b"1.1")], HOW, results.append)
     judge.compare([Pair(b"1", b"1.1")], Shadowing(5, tolerance=0.5), results.append)
-    while len(results) < judging.TOGETHER + 2:  # noqa: ASYNC110 - the loop has to turn
-        await asyncio.sleep(0)
+    await until(lambda: len(results) == judging.TOGETHER + 2)
 
     assert judge._helpers.calls == [judging.TOGETHER, 1, 1]
     assert results[-1] == ""

@@ -1,4 +1,3 @@
-import asyncio
 from collections import Counter
 from types import SimpleNamespace
 
@@ -183,8 +182,7 @@ async def test_copies_count_for_a_promotion(direct, versions, monkeypatch):
     monkeypatch.setattr("modelserver.ext.rollout.shadow.SOON", 0)
     traffic = direct(shadow=SHADOW, promote={"after": 8, "agreement": 1, "steps": [10]})
     serve(traffic, versions["1.0"], 8)
-    while not versions["2.0"].pool.submitted:  # noqa: ASYNC110 - the loop has to turn
-        await asyncio.sleep(0)
+    await until(lambda: versions["2.0"].pool.submitted)
     versions["2.0"].pool.answer(b"1")
     assert traffic.progress.seen == Evidence(answers=8, failed=0, slow=None, compared=8, differed=0)
     assert traffic.progress.next_weight == 10

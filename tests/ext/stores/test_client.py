@@ -7,6 +7,7 @@ import psutil
 import pytest
 from tests.models.archives.conftest import allowing
 from tests.object_stores import s3
+from tests.waiting import until
 
 from modelserver.errors import BadRequest, DownloadFailed, ModelNotFound
 from modelserver.ext.stores.address import parse_address
@@ -67,10 +68,7 @@ async def test_silent_store_is_abandoned(tmp_path):
     with pytest.raises(DownloadFailed, match=r"it took longer than 0\.3 seconds"):
         await fetch(url, parse_address(url), tmp_path, Transfer(total_timeout=0.3))
     task = asyncio.create_task(fetch(url, parse_address(url), tmp_path))
-    for _ in range(1000):
-        if fetchers():
-            break
-        await asyncio.sleep(0.01)
+    await until(fetchers)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(task, 20)

@@ -90,17 +90,13 @@ class Stage:
             messages.ArchiveTicket(self.hub.invite(lambda: ArchiveSender(packed, offset)))
         )
         worker = self.hub.invite(PlayedServer)
-        own, packages = {"SEEN": "1"}, ("", False, "")
-        return messages.Start(
-            ("m", "1"), None, packed.digest, packed.size, own, "", 1, packages, worker, lease, {}
-        )
+        own, needs = {"SEEN": "1"}, ("", False, "")
+        files = packed.digest, packed.size
+        return messages.Start(("m", "1"), None, *files, own, "", 1, needs, worker, lease, {})
 
     async def output_until_end(self):
-        got = [b"", b""]
-        while not isinstance(
-            message := await self.server.next(messages.WorkerOutput, messages.WorkerEnded),
-            messages.WorkerEnded,
-        ):
+        got, kinds = [b"", b""], (messages.WorkerOutput, messages.WorkerEnded)
+        while isinstance(message := await self.server.next(*kinds), messages.WorkerOutput):
             got[message.is_error] += message.data
         return got[0], got[1], message
 
