@@ -21,19 +21,15 @@ class Package:
 
 @pytest.fixture
 def environment(monkeypatch):
+    extras = ["loop ; extra == 'fast'", "docs ; extra == 'docs'", "old; python_version < '3'"]
+    plain = {"loop": "0.3", "docs": "9", "nvidia-cublas-cu12": "12", "triton": "3", "sympy": "1.14"}
     packages = {
         "modelserver": Package("modelserver", "1", ["web[fast]>=1", "models>=2 ; extra == 'transformers'"]),
-        "web": Package(
-            "Web", "1.5", ["loop ; extra == 'fast'", "docs ; extra == 'docs'", "old; python_version < '3'"]
-        ),
-        "loop": Package("loop", "0.3"),
-        "docs": Package("docs", "9"),
+        "web": Package("Web", "1.5", extras),
         "models": Package("models", "2.1", ["torch", "numpy-x (>=1)"]),
         "numpy-x": Package("Numpy_X", "2"),
         "torch": Package("torch", "2.9.1+cu128", ["nvidia-cublas-cu12", "triton", "sympy"]),
-        "nvidia-cublas-cu12": Package("nvidia-cublas-cu12", "12"),
-        "triton": Package("triton", "3"),
-        "sympy": Package("sympy", "1.14"),
+        **{name: Package(name, number) for name, number in plain.items()},
     }
 
     def distribution(name):

@@ -15,31 +15,22 @@ def put(folder, *names):
 
 
 @pytest.mark.parametrize(
-    ("names", "store", "load", "config"),
+    ("names", "store", "load"),
     [
-        (
-            ("config/config.properties", "model-store/b.mar", "model-store/a.mar"),
-            "model-store",
-            "a.mar,b.mar",
-            "config/config.properties",
-        ),
-        (("mnist.mar",), "", "service=mnist.mar", None),
-        (
-            ("a.mar", "b.tgz", "c.tar.gz", "notes.txt", "images/x.png", "d/MAR-INF/MANIFEST.json"),
-            "",
-            "a.mar,b.tgz,c.tar.gz,d",
-            None,
-        ),
-        (("model-store/mnist.mar",), "model-store", "service=mnist.mar", None),
+        ("config/config.properties model-store/b.mar model-store/a.mar", "model-store", "a.mar,b.mar"),
+        ("mnist.mar", "", "service=mnist.mar"),
+        ("a.mar b.tgz c.tar.gz notes.txt images/x.png d/MAR-INF/MANIFEST.json", "", "a.mar,b.tgz,c.tar.gz,d"),
+        ("model-store/mnist.mar", "model-store", "service=mnist.mar"),
     ],
     ids=["TorchServe's", "a lone archive", "several archives", "a store without configuration"],
 )
-def test_layout_of_either_server_is_recognized(tmp_path, names, store, load, config):
+def test_layout_of_either_server_is_recognized(tmp_path, names, store, load):
     """TorchServe's has the configuration in ``config`` and archives in ``model-store``; a lone archive gets
     the service's name where no configuration gives it one. What is no archive is not loaded.
     """
-    result = find_layout(put(tmp_path, *names), "service")
-    assert result == Layout(tmp_path / store, load, *([tmp_path / config] if config else []))
+    result = find_layout(put(tmp_path, *names.split()), "service")
+    config = tmp_path / "config" / "config.properties"
+    assert result == Layout(tmp_path / store, load, config if "config/" in names else None)
 
 
 def test_unpacked_archive_and_named_places_are_recognized(tmp_path):
@@ -101,11 +92,7 @@ def test_addresses_are_those_of_a_pod(tmp_path):
             {"http": 9000, "grpc": 9001},
             {"inference_address": "http://0.0.0.0:9000", "grpc_inference_port": "9001"},
         ),
-        (
-            "inference_address=https://127.0.0.1:8443\n",
-            {},
-            {"inference_address": "https://0.0.0.0:8080"},
-        ),
+        ("inference_address=https://127.0.0.1:8443\n", {}, {"inference_address": "https://0.0.0.0:8080"}),
         ("load_models=x.mar,\\", {}, {"load_models": "x.mar,", "enable_envvars_config": "true"}),
     ],
     ids=["logs are files", "ports", "TLS stays", "open last line"],

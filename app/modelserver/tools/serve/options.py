@@ -174,11 +174,7 @@ def hub_query(options: argparse.Namespace, *, of_hub: bool) -> str:
         if options.task or options.engine:
             raise ConfigError(f"--task and --engine are for models of the hub, and {options.source} is none")
         return ""
-    chosen = {
-        "task": options.task,
-        "engine": options.engine,
-        "trust_remote_code": options.trust and "true",
-    }
+    chosen = {"task": options.task, "engine": options.engine, "trust_remote_code": options.trust and "true"}
     return urlencode({name: value for name, value in chosen.items() if value})
 
 
