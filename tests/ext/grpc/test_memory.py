@@ -24,7 +24,7 @@ from modelserver.ext.grpc.messages import message
 from modelserver.ext.grpc.statuses import open_inference_status, prediction_status
 from modelserver.ext.repository.rpcs import repository_rpcs
 from modelserver.ext.triton.rpcs import triton_rpcs
-from modelserver.models.options.signature import Signature
+from modelserver.models.options.resolve import ModelOptions
 from modelserver.models.settings.settings import Settings
 from modelserver.surface.http.intake import Intake
 from modelserver.surface.http.off_loop import OffLoop
@@ -89,7 +89,7 @@ def pool():
 async def client(pool):
     """Connected with a server of both services."""
     metrics = ServerMetrics().model("m", "1.0")
-    options = SimpleNamespace(request_timeout=None, signature=Signature())
+    options = ModelOptions()
     model = SimpleNamespace(
         name="m",
         version="1.0",

@@ -13,6 +13,7 @@ from modelserver.ext.grpc import pending
 from modelserver.ext.grpc.pending import Pending, request_id_of
 from modelserver.ext.grpc.statuses import prediction_status
 from modelserver.ext.grpc.watching import WatchedRequest
+from modelserver.models.options.resolve import ModelOptions
 from modelserver.surface.inference.codec import Parsed
 from modelserver.surface.inference.v2 import Inference
 
@@ -47,7 +48,7 @@ def model():
         name="m",
         pool=Pool(),
         metrics=metrics,
-        options=SimpleNamespace(request_timeout=None),
+        options=ModelOptions(),
         sequence_headers=None,
         exposes_errors=False,
         traffic=None,

@@ -11,6 +11,7 @@ from modelserver.engine.wire.messages import BODY, FIELDS, Answer
 from modelserver.errors import HandlerError, ModelNotFound, ModelServerError, ServiceUnavailable
 from modelserver.ext.workflows.run import WorkflowRun, join_ends
 from modelserver.ext.workflows.specification import NodeOptions, NodeSpec, make_graph
+from modelserver.models.options.resolve import ModelOptions
 from modelserver.models.settings.settings import Settings
 
 
@@ -45,7 +46,7 @@ class Model:
         self.pool = self
         self.sequence_headers = self.traffic = None
         self.exposes_errors = exposes
-        self.options = SimpleNamespace(request_timeout=None)
+        self.options = ModelOptions()
         self.metrics = ServerMetrics().model("m", "1.0")
 
     def submit(self, request):

@@ -13,6 +13,7 @@ from tests.waiting import until
 from modelserver.engine.telemetry.metrics import ServerMetrics
 from modelserver.engine.wire.messages import Load
 from modelserver.errors import ModelVersionNotFound, ServiceUnavailable
+from modelserver.models.options.resolve import ModelOptions
 from modelserver.models.registry import Registry
 from modelserver.surface.http.connection_exchange import ConnectionExchange
 from modelserver.surface.http.exchange import Exchange
@@ -168,7 +169,7 @@ async def test_path_names_a_version_after_another_has_loaded(registered, answers
         spec = SimpleNamespace(load=Load("m", "1.0", "/", "own", 1))
         crew = SimpleNamespace(on_demand=demand, model=None, spec=spec)
         pool = SimpleNamespace(crew=crew, dispatch=SimpleNamespace(takes_scopes=False))
-        options = SimpleNamespace(request_timeout=None)
+        options = ModelOptions()
         metrics = SimpleNamespace(requests=SimpleNamespace(received=lambda _: None))
         parts = {"pool": pool, "options": options, "traffic": None, "metrics": metrics}
         versions[version] = SimpleNamespace(name="m", version=version, **parts)

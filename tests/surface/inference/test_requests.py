@@ -7,6 +7,7 @@ from modelserver.engine.batching.queue import ImmediateKey
 from modelserver.engine.batching.request import SequencedRequest
 from modelserver.engine.tensors.limits import RequestLimits
 from modelserver.engine.wire.messages import BODY, FIELDS, Row, SequenceHeaders
+from modelserver.models.options.resolve import ModelOptions
 from modelserver.surface.http.connection_exchange import ConnectionExchange
 from modelserver.surface.http.exchange import Target
 from modelserver.surface.inference.codec import Codec, Parsed
@@ -18,7 +19,7 @@ from modelserver.surface.inference.v1 import split
 def model(timeout: float | None = None, sequences: SequenceHeaders | None = None):
     return SimpleNamespace(
         sequence_headers=sequences,
-        options=SimpleNamespace(request_timeout=timeout),
+        options=ModelOptions(request_timeout=timeout),
         pool=SimpleNamespace(dispatch=SimpleNamespace(takes_scopes=False)),
     )
 

@@ -8,6 +8,7 @@ from modelserver.engine.batching.request import Request
 from modelserver.engine.tensors.rows import OutputForm, pack_answer
 from modelserver.engine.wire.messages import TENSORS, Answer, Row, SequenceHeaders
 from modelserver.errors import BadRequest
+from modelserver.models.options.resolve import ModelOptions
 from modelserver.models.options.signature import Signature
 from modelserver.surface.inference.requests import headers_of, make_request
 from modelserver.surface.inference.v2 import InputRules, ResponseParts, read_tensors
@@ -23,7 +24,7 @@ def body(rows: int = 2, **more) -> bytes:
 
 def test_each_row_travels_alone():
     taken = read_tensors(body(), None, TAKES)
-    model = SimpleNamespace(sequence_headers=None, options=SimpleNamespace(request_timeout=None))
+    model = SimpleNamespace(sequence_headers=None, options=ModelOptions())
     rows = make_request(taken, model, "r", b"\x90", 0.0, None, explain=True).rows
 
     assert [bytes(each) for each in taken.bodies] == [b"\0", b"\1"]
