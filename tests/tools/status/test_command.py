@@ -82,10 +82,11 @@ def test_what_fails_comes_first(serve, capsys):
     ("answer", "text"),
     [
         (httpx.ConnectError("Connection refused"), "cannot be reached: Connection refused"),
+        (httpx.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED]"), "; --ca-file names the file"),
         (httpx.Response(401, json={"message": "no token"}), "answers 401"),
         (httpx.Response(200, text="<html>"), "cannot be reached"),
     ],
-    ids=["nobody", "without a token", "another server"],
+    ids=["nobody", "an unknown certificate", "without a token", "another server"],
 )
 def test_server_that_cannot_be_read_is_2(serve, capsys, answer, text):
     serve({"/models": answer})

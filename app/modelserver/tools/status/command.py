@@ -31,6 +31,7 @@ _CERTIFICATE_LATE: Final = 2
 # Lines of events at most.
 _EVENTS: Final = 20
 _LONGEST: Final = 200
+_UNTRUSTED: Final = "; --ca-file names the file of its certificate, or of the authority that signed it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +226,8 @@ def _read(client: httpx.Client, path: str) -> Any:
         text = " ".join(error.response.text.split())[:200]
         raise Unreachable(f"{error.request.url} answers {error.response.status_code}: {text}") from error
     except (httpx.HTTPError, ValueError) as error:
-        raise Unreachable(f"{client.base_url} cannot be reached: {error}") from error
+        hint = _UNTRUSTED if "CERTIFICATE_VERIFY_FAILED" in str(error) else ""
+        raise Unreachable(f"{client.base_url} cannot be reached: {error}{hint}") from error
 
 
 def _days_left(url: str, ca_file: str | None) -> float:
