@@ -178,12 +178,8 @@ def by_v2_json(model: str, rows: list[str]) -> bytes:
 def by_v2_binary(model: str, rows: list[str]) -> bytes:
     """V2, bytes behind the JSON."""
     data = b"".join(struct.pack("<I", len(row)) + row.encode() for row in rows)
-    tensor = {
-        "name": "x",
-        "datatype": "BYTES",
-        "shape": [len(rows)],
-        "parameters": {"binary_data_size": len(data)},
-    }
+    size = {"binary_data_size": len(data)}
+    tensor = {"name": "x", "datatype": "BYTES", "shape": [len(rows)], "parameters": size}
     text = json.dumps({"inputs": [tensor]}).encode()
     return post(f"/v2/models/{model}/infer", text + data, f"Inference-Header-Content-Length: {len(text)}")
 

@@ -177,8 +177,5 @@ def ask_by_grpc(
 
 def v2_row(answer: Any) -> bytes:
     """The one row of a V2 response, typed or raw."""
-    return (
-        answer.raw_output_contents[0][4:]
-        if answer.raw_output_contents
-        else answer.outputs[0].contents.bytes_contents[0]
-    )
+    raw = answer.raw_output_contents
+    return raw[0][4:] if raw else answer.outputs[0].contents.bytes_contents[0]

@@ -38,11 +38,8 @@ def conversations() -> Iterator[tuple[str, bytes, tuple[int, int, bytes]]]:
     for name, steps, code in ends:
         # Requests of these tables have no gRPC content: they are answered before they are whole.
         if None not in steps and len(steps) == 1:
-            yield (
-                name,
-                b"".join(step for step in steps if step is not None),
-                (talking.GOAWAY, 0, talking.number(code)),
-            )
+            sent = b"".join(step for step in steps if step is not None)
+            yield name, sent, (talking.GOAWAY, 0, talking.number(code))
     for timeout in ("1s", "-1S", "123456789S", ""):
         call = request([*CALL, ("grpc-timeout", timeout)])
         yield f"a deadline of {timeout!r}", call, (talking.HEADERS, 1, b"malformed grpc-timeout")

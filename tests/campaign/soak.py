@@ -82,17 +82,8 @@ class Disturber(Disturbance):
         self.killed_of_steady = 0
 
     def changes(self) -> Sequence[Change]:
-        return [
-            self.kill,
-            self.kill,
-            self.scale,
-            self.change,
-            self.replace,
-            self.version,
-            self.default,
-            self.remove_version,
-            self.come_and_go,
-        ]
+        of_versions = self.version, self.default, self.remove_version
+        return [self.kill, self.kill, self.scale, self.change, self.replace, self.come_and_go, *of_versions]
 
     def mend(self) -> None:
         """Both models as they were; how long that takes is bounded."""

@@ -292,26 +292,16 @@ def v2_bodies() -> Iterator[Heavy]:
     yield of("a long text", b'{"id":"%b","inputs":[%b]}' % (b"i" * (SIZE - 200), one))
     raw = struct.pack("<I", 1) + b"x"
     count = SIZE // len(raw)
-    head = json.dumps(
-        {
-            "inputs": [
-                {
-                    "name": "x",
-                    "datatype": "BYTES",
-                    "shape": [count],
-                    "parameters": {"binary_data_size": count * len(raw)},
-                }
-            ]
-        }
-    ).encode()
+    size = {"binary_data_size": count * len(raw)}
+    binary = {"name": "x", "datatype": "BYTES", "shape": [count], "parameters": size}
+    head = json.dumps({"inputs": [binary]}).encode()
     length = f"Inference-Header-Content-Length: {len(head)}"
     yield by_http(f"V2 binary: {count:,} BYTES", "inference", path, head + raw * count, length)
     whole = b'{"inputs":[%b]}' % repeated(
         b'{"name":"x","datatype":"FP32","shape":[1],"parameters":{"binary_data_size":4}}'
     )
-    yield by_http(
-        "V2 binary: inputs", "inference", path, whole, f"Inference-Header-Content-Length: {len(whole)}"
-    )
+    length = f"Inference-Header-Content-Length: {len(whole)}"
+    yield by_http("V2 binary: inputs", "inference", path, whole, length)
 
 
 def v1_bodies() -> Iterator[Heavy]:
@@ -412,14 +402,10 @@ def with_tokens(tokens: dict[str, str]) -> Iterator[Heavy]:
     yield by_http("many tokens", "inference", "/predictions/echo", b"", *["Authorization: Bearer t"] * 2_400)
     path = f"/token?type={'t' * 60_000}"
     yield by_http("a long kind of token", "management", path, b"", allowed["API"], method="GET")
+    registration = manage("RegisterModel", url="." * MOST_PARAMETERS)
     for side, service, method, message in (
         ("inference", f"{INFERENCE}InferenceAPIsService", "Predictions", predict("echo", data=b"g" * SIZE)),
-        (
-            "management",
-            f"{MANAGEMENT}ManagementAPIsService",
-            "RegisterModel",
-            manage("RegisterModel", url="." * MOST_PARAMETERS),
-        ),
+        ("management", f"{MANAGEMENT}ManagementAPIsService", "RegisterModel", registration),
     ):
         for name, token in (("a wrong token", "t" * 4000), ("its token", tokens[side])):
             metadata = (("authorization", f"Bearer {token}"),)

@@ -24,10 +24,14 @@ def grpc_settings() -> dict[str, object]:
     return {"enable_grpc_api": "true", **ports}
 
 
+def address_of(server: Server, side: str = "inference") -> str:
+    return f"127.0.0.1:{server.settings[f'grpc_{side}_port']}"
+
+
 def channel(server: Server, side: str) -> grpc.Channel:
     """A connection to one of the two ports, without limits of the client's own."""
     options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
-    return grpc.insecure_channel(f"127.0.0.1:{server.settings[f'grpc_{side}_port']}", options)
+    return grpc.insecure_channel(address_of(server, side), options)
 
 
 class Method:

@@ -28,7 +28,7 @@ import httpx
 import psutil
 from tests.e2e.preloaded import Forked, Preloaded
 
-from modelserver.tools.archiver import ArchiveConfig, build_archive
+from modelserver.tools.archiver import ArchiveConfig, WorkflowConfig, build_archive, build_workflow
 
 STARTED = "Model server started."
 # Seconds, however much else runs: a start takes two of a processor.
@@ -102,6 +102,12 @@ def archived(
             options["config_file"] = Path(folder) / "model-config.yaml"
             options["config_file"].write_text(config)
         return build_archive(ArchiveConfig(name, str(path), version, export_path=store, **options))
+
+
+def workflow(store: Path, name: str, folder: Path, specification: str = "workflow.yaml") -> Path:
+    """``<name>.war`` in the store, of a specification and ``functions.py`` in the folder."""
+    files = folder / specification, folder / "functions.py"
+    return build_workflow(WorkflowConfig(name, *files, export_path=store, force=True))
 
 
 def wait_until(happened: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
@@ -276,9 +282,7 @@ class Server:
     def start(self) -> Server:
         config = self.home.write_config(self.settings)
         self._process = self.home.popen("--start", "--foreground", "--ts-config", config, *self.flags)
-        wait_until(
-            lambda: STARTED in self.home.output() or self._process.poll() is not None, "the server starts"
-        )
+        wait_until(lambda: STARTED in self.home.output() or self._process.poll() is not None, "it starts")
         assert STARTED in self.home.output(), self.home.output()
         return self
 

@@ -81,9 +81,7 @@ def test_client_that_leaves_ends_its_stream(server, client):
     with ChunkReader(server.port, f"{SHOP}/ticks?count=9999", None, method="GET") as reader:
         reader.head()
         reader.chunk()
-    wait_until(
-        lambda: client.get("/events").json().count("ticks have ended") == before + 1, "the end of the stream"
-    )
+    wait_until(lambda: client.get("/events").json().count("ticks have ended") == before + 1, "it ends")
 
 
 def test_large_response_waits_for_its_client(client):

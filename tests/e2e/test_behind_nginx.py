@@ -71,18 +71,12 @@ def is_open(port):
 def servers(tmp_path_factory, model_store):
     """One in a process, the other with front ends."""
     with contextlib.ExitStack() as stack:
-        yield [
-            stack.enter_context(
-                serving(
-                    Server(
-                        Home(tmp_path_factory.mktemp("behind")),
-                        model_store,
-                        settings={"frontend_processes": processes},
-                    )
-                )
-            ).registered("echo.mar")
-            for processes in (1, 2)
-        ]
+        made = []
+        for processes in (1, 2):
+            home, settings = Home(tmp_path_factory.mktemp("behind")), {"frontend_processes": processes}
+            server = stack.enter_context(serving(Server(home, model_store, settings=settings)))
+            made.append(server.registered("echo.mar"))
+        yield made
 
 
 @pytest.mark.parametrize("how", WAYS)

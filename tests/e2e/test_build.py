@@ -26,10 +26,8 @@ def test_context_serves_its_model(tmp_path, capsys):
     sources.mkdir()
     (sources / "doubler.py").write_text(SCRIPT)
     (sources / "rows.py").write_text("def double(row):\n    return 2 * row\n")
-    assert (
-        main([str(sources / "doubler.py"), "--output", str(target), "--batch-size", "8", "--workers", "1"])
-        == 0
-    )
+    flags = ["--output", str(target), "--batch-size", "8", "--workers", "1"]
+    assert main([str(sources / "doubler.py"), *flags]) == 0
     assert f"Written: {target}" in capsys.readouterr().out
     shutil.rmtree(sources)
     (wheel,) = (target / "wheels").iterdir()

@@ -52,21 +52,12 @@ class ImageClassifier(DenseNet):
 @pytest.fixture
 def register(shared_server, model_store, tmp_path):
     def registered(name, handler, source, *extra, workers=1, delay=400, **files):
-        (tmp_path / f"{name}_model.py").write_text(source)
-        build_archive(
-            ArchiveConfig(
-                name,
-                handler,
-                "1.0",
-                model_file=tmp_path / f"{name}_model.py",
-                extra_files=",".join(map(str, extra)) or None,
-                export_path=model_store,
-                **files,
-            )
-        )
-        response = shared_server.register(
-            f"{name}.mar", batch_size=4, max_batch_delay=delay, initial_workers=workers
-        )
+        model = tmp_path / f"{name}_model.py"
+        model.write_text(source)
+        files |= {"model_file": model, "extra_files": ",".join(map(str, extra)) or None}
+        build_archive(ArchiveConfig(name, handler, "1.0", export_path=model_store, **files))
+        bounds = {"batch_size": 4, "max_batch_delay": delay, "initial_workers": workers}
+        response = shared_server.register(f"{name}.mar", **bounds)
         assert response.status_code == 200, response.text
         return response.json()
 

@@ -4,9 +4,7 @@ import threading
 
 import pytest
 from tests.e2e.browsing import wait_for
-from tests.e2e.serving import MODEL_CODE, ROOT, Home, Server, archived, serving, wait_until
-
-from modelserver.tools.archiver import WorkflowConfig, build_workflow
+from tests.e2e.serving import MODEL_CODE, ROOT, Home, Server, archived, serving, wait_until, workflow
 
 pytestmark = pytest.mark.slow
 
@@ -24,9 +22,7 @@ def server(tmp_path_factory):
         made.rename(store / f"m{number}.mar")
     for name in ("kind", "mood"):
         archived(store, name, EXAMPLE / f"{name}.py")
-    build_workflow(
-        WorkflowConfig("pets", EXAMPLE / "workflow.yaml", EXAMPLE / "functions.py", export_path=store)
-    )
+    workflow(store, "pets", EXAMPLE)
     (store / "broken.py").write_text('raise OSError("no disk")\n')
     home = Home(tmp_path_factory.mktemp("server"))
     with serving(Server(home, store, settings={"shadow_bodies": 30})) as started:

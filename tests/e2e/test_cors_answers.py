@@ -4,13 +4,8 @@ ORIGIN, METHODS = "access-control-allow-origin", "access-control-allow-methods"
 
 def test_every_answer_says_it(start_server):
     """From front ends and server: hot and other routes, errors, no HTTP; once each (reference 4.4)."""
-    server = start_server(
-        cors_allowed_origin=PAGE,
-        cors_allowed_methods="GET, POST, OPTIONS",
-        frontend_processes=2,
-        load_models="echo.mar",
-        default_workers_per_model=1,
-    )
+    cors = {"cors_allowed_origin": PAGE, "cors_allowed_methods": "GET, POST, OPTIONS"}
+    server = start_server(**cors, frontend_processes=2, load_models="echo.mar", default_workers_per_model=1)
     server.wait_ready("echo")
     answers = [
         server.predict("echo", b"x"),

@@ -33,27 +33,13 @@ def test_extension_of_the_page_counts_batches(tmp_path):
         f"inference_address=http://127.0.0.1:{inference}\nmanagement_address=http://127.0.0.1:{management}\n"
         f"metrics_address=http://127.0.0.1:{metrics}\nenable_grpc_api=false\n"
     )
+    model = ["--model-store", str(ROOT / "model_store"), "--models", "mnist.mar"]
+    flags = ["--foreground", "--ncs", "--ts-config", str(settings), *model]
+    own = {"PYTHONPATH": str(tmp_path), "MODELSERVER_BATCH_SIZES": "1", "TMPDIR": str(tmp_path)}
     server = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            COMMAND,
-            "--foreground",
-            "--ncs",
-            "--ts-config",
-            str(settings),
-            "--model-store",
-            str(ROOT / "model_store"),
-            "--models",
-            "mnist.mar",
-        ],
+        [sys.executable, "-c", COMMAND, *flags],
         cwd=tmp_path,
-        env={
-            **os.environ,
-            "PYTHONPATH": str(tmp_path),
-            "MODELSERVER_BATCH_SIZES": "1",
-            "TMPDIR": str(tmp_path),
-        },
+        env={**os.environ, **own},
         stdout=subprocess.DEVNULL,
     )
     try:

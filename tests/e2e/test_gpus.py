@@ -6,8 +6,6 @@ import pytest
 import torch
 from tests.e2e.serving import ROOT, Home, archived, wait_until
 
-from modelserver.tools.archiver import ArchiveConfig, build_archive
-
 pytestmark = pytest.mark.slow  # servers from nothing, with a driver of the tests
 
 DRIVER = '''
@@ -85,17 +83,9 @@ def driver(tmp_path):
 )
 def test_a_gpu_that_cannot_be_used_is_no_processor(start_server, driver, tmp_path):
     """Its worker does not serve from the CPU: description, readiness and answers say so, and it retries."""
-    (tmp_path / "network.py").write_text(NETWORK)
-    (tmp_path / "needs_gpu.py").write_text(HANDLER)
-    build_archive(
-        ArchiveConfig(
-            "needs_gpu",
-            str(tmp_path / "needs_gpu.py"),
-            "1.0",
-            model_file=tmp_path / "network.py",
-            export_path=tmp_path,
-        )
-    )
+    network = tmp_path / "network.py"
+    network.write_text(NETWORK)
+    archived(tmp_path, "needs_gpu", HANDLER, model_file=network)
     server = start_server(environment=driver, model_store=tmp_path)
     assert server.register("needs_gpu.mar", synchronous=False).status_code == 202
 

@@ -8,18 +8,8 @@ import threading
 import pytest
 from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
-from tests.e2e.grpc_client import (
-    INFERENCE,
-    MANAGEMENT,
-    PATIENCE,
-    channel,
-    ending,
-    grpc_server,
-    manage,
-    predict,
-    stub,
-)
-from tests.e2e.serving import MODEL_CODE, archived, serving, wait_until
+from tests.e2e.grpc_client import INFERENCE, MANAGEMENT, channel, ending, grpc_server, manage, predict, stub
+from tests.e2e.serving import MODEL_CODE, PATIENCE, archived, serving, wait_until
 
 from modelserver.ext.grpc.messages import message
 
@@ -316,9 +306,8 @@ def test_reflection_lists_services_and_messages(server):
             assert {service.name for service in response.list_services_response.service} == SERVICES
         method = pool.FindServiceByName("inference.GRPCInferenceService").methods_by_name["ModelInfer"]
         assert method.input_type.fields_by_name["raw_input_contents"].number == 7
-        assert (
-            pool.FindMessageTypeByName(f"{INFERENCE}PredictionResponse").fields_by_name["status"].number == 3
-        )
+        answer = pool.FindMessageTypeByName(f"{INFERENCE}PredictionResponse")
+        assert answer.fields_by_name["status"].number == 3
 
 
 def test_stopping_server_finishes_accepted_calls(tmp_path, model_store):
@@ -340,6 +329,5 @@ def test_stopping_server_finishes_accepted_calls(tmp_path, model_store):
         (tmp_path / "over").touch()
         assert running.result().prediction
         assert server.process.wait(PATIENCE) == 0
-        assert (
-            ending(lambda: inference.Ping(message("google.protobuf.Empty")(), timeout=1))[0] == "UNAVAILABLE"
-        )
+        empty = message("google.protobuf.Empty")()
+        assert ending(lambda: inference.Ping(empty, timeout=1))[0] == "UNAVAILABLE"

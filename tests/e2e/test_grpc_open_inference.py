@@ -6,7 +6,7 @@ import re
 
 import numpy
 import pytest
-from tests.e2e.grpc_client import PATIENCE, channel, ending, grpc_server, oip, stub
+from tests.e2e.grpc_client import PATIENCE, address_of, channel, ending, grpc_server, oip, stub
 from tests.e2e.serving import MODEL_CODE, archived, copied, serving
 
 triton = pytest.importorskip("tritonclient.grpc")
@@ -39,9 +39,7 @@ def server(tmp_path_factory, model_store):
 
 @pytest.fixture(scope="module")
 def client(server):
-    with contextlib.closing(
-        triton.InferenceServerClient(f"127.0.0.1:{server.settings['grpc_inference_port']}")
-    ) as made:
+    with contextlib.closing(triton.InferenceServerClient(address_of(server))) as made:
         yield made
 
 

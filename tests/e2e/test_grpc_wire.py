@@ -37,13 +37,9 @@ class Wire:
         self._decoder, self._encoder = Decoder(), Encoder()
 
     def head(self, stream, *fields, flags=talking.WHOLE):
-        usual = [
-            (":method", "POST"),
-            (":scheme", "http"),
-            (":path", METHOD),
-            ("content-type", "application/grpc"),
-        ]
-        return talking.frame(talking.HEADERS, flags, stream, self._encoder.encode([*usual, *fields]))
+        usual = {":method": "POST", ":scheme": "http", ":path": METHOD, "content-type": "application/grpc"}
+        block = self._encoder.encode([*usual.items(), *fields])
+        return talking.frame(talking.HEADERS, flags, stream, block)
 
     def hear(self):
         """The next frame; None at the end."""

@@ -63,9 +63,8 @@ class Engine:
         self.command += ["--runtime", "runc"]
 
     def run(self, *arguments, check=True, **more):
-        done = subprocess.run(
-            [*self.command, *map(str, arguments)], capture_output=True, text=True, check=False, **more
-        )
+        command = [*self.command, *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, **more)
         assert done.returncode == 0 or not check, done.stdout[-3000:] + done.stderr[-3000:]
         return done
 
@@ -77,17 +76,8 @@ class Engine:
 
 class Container:
     # Podman needs systemd for health checks; the limits are those that this machine allows.
-    OPTIONS = (
-        "--network",
-        "none",
-        "--no-healthcheck",
-        "--stop-timeout",
-        "45",
-        "--ulimit",
-        "nofile=1024:4096",
-        "--ulimit",
-        "nproc=4096:4096",
-    )
+    LIMITS = "--stop-timeout 45 --ulimit nofile=1024:4096 --ulimit nproc=4096:4096"
+    OPTIONS = ("--network", "none", "--no-healthcheck", *LIMITS.split())
 
     def __init__(self, engine, *arguments):
         self.engine = engine
@@ -132,9 +122,8 @@ def make_base(engine, folder):
     """Debian's smallest system with this Python in /usr/local, as in Docker's image."""
     root, prefix = folder / "root", Path(sys.base_prefix)
     packages = "ca-certificates,libbz2-1.0,libffi8,liblzma5,libreadline8,libsqlite3-0,libssl3,libuuid1"
-    subprocess.run(
-        ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={packages}", "bookworm", root], check=True
-    )
+    bootstrap = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={packages}"]
+    subprocess.run([*bootstrap, "bookworm", root], check=True)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     local, library = root / "usr" / "local", Path("lib") / version
     shutil.copy(Path(sys.executable).resolve(), local / "bin" / version)

@@ -12,7 +12,7 @@ import sys
 import httpx
 import psutil
 import pytest
-from tests.e2e.serving import MODEL_CODE, PATIENCE, STARTED, Home, archived, free_port, wait_until
+from tests.e2e.serving import MODEL_CODE, PATIENCE, STARTED, Home, addresses, archived, wait_until
 
 _ALONE = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
 
@@ -33,14 +33,8 @@ pytestmark = [
 @contextlib.contextmanager
 def container(home, url):
     """The entry point as process 1, once its model is ready; killed at the end if it is still there."""
-    with (home.path / "out.txt").open("wb") as out:
-        outside = subprocess.Popen(
-            [*_ALONE, sys.executable, "-m", "modelserver.tools.container", "--model-store", home.path],
-            cwd=home.path,
-            env=home.environment,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-        )
+    program = [sys.executable, "-m", "modelserver.tools.container", "--model-store", home.path]
+    outside = home.start([*_ALONE, *program])
     try:
         wait_until(lambda: STARTED in home.output() or outside.poll() is not None, "it starts")
         assert STARTED in home.output(), home.output()
@@ -55,18 +49,10 @@ def container(home, url):
 
 def test_killed_container_starts_again(tmp_path):
     """Process 1 is another than the killed one: its PID file and directory do not count as in use."""
-    url = f"http://127.0.0.1:{free_port()}"
-    home = Home(
-        tmp_path,
-        {
-            "TS_INFERENCE_ADDRESS": url,
-            "TS_MANAGEMENT_ADDRESS": f"http://127.0.0.1:{free_port()}",
-            "TS_METRICS_ADDRESS": f"http://127.0.0.1:{free_port()}",
-            "TS_ENABLE_GRPC_API": "false",
-            "TS_LOAD_MODELS": "echo.mar",
-            "TS_DEFAULT_WORKERS_PER_MODEL": "1",
-        },
-    )
+    settings = {**addresses(), "load_models": "echo.mar", "enable_grpc_api": "false"}
+    settings["default_workers_per_model"] = "1"
+    home = Home(tmp_path, {f"TS_{name.upper()}": value for name, value in settings.items()})
+    url = settings["inference_address"]
     archived(tmp_path, "echo", MODEL_CODE / "echo.py")
     (tmp_path / "config.properties").write_text("enable_envvars_config=true\n")
     with container(home, url) as first:

@@ -2,14 +2,13 @@
 
 import json
 import os
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from tests.e2e.grpc_client import grpc_server
-from tests.e2e.serving import serving
+from tests.e2e.serving import run_to_end, serving
 
 # A Python that has the package ``kserve``: this one, or the one of an environment that the variable names.
 VARIABLE = "KSERVE_PYTHON"
@@ -43,13 +42,8 @@ def document(tmp_path_factory, model_store):
         server.registered("mirror.mar", model_name="pair", batch_size=3, max_batch_delay=5000)
         server.registered("rows.mar", model_name="idle", initial_workers=0)
         port = server.settings["grpc_inference_port"]
-        done = subprocess.run(
-            [str(PYTHON), str(CALLS), f"http://127.0.0.1:{server.port}", f"127.0.0.1:{port}"],
-            capture_output=True,
-            text=True,
-            timeout=90,
-            check=False,
-        )
+        command = [PYTHON, CALLS, f"http://127.0.0.1:{server.port}", f"127.0.0.1:{port}"]
+        done = run_to_end(command, server.home.path, os.environ, 90)
         assert done.returncode == 0, done.stderr
         yield json.loads(done.stdout)
 

@@ -41,6 +41,13 @@ def played(folder, answers):
         yield [urls["inference"], *others]
 
 
+def changed():
+    """TorchServe's answers, but for one to a text."""
+    answers, path = recorded(), "inference POST /predictions/plain "
+    (wrong,) = (key for key in answers if key.startswith(path) and "fox" in key)
+    return {**answers, wrong: answers[wrong].but(body=b"another answer")}
+
+
 def servers():
     return [child for child in psutil.Process().children(recursive=True) if "modelserver" in child.cmdline()]
 
@@ -51,13 +58,8 @@ def test_every_difference_from_recorded_answers_has_its_reason(tmp_path):
     status 1. What the command started has ended, and the report names what the installation uses and what to
     change.
     """
-    answers = recorded()
-    wrong = next(
-        key for key in answers if key.startswith("inference POST /predictions/plain ") and "fox" in key
-    )
-    changed = {**answers, wrong: answers[wrong].but(body=b"another answer")}
     before = servers()
-    with played(tmp_path, changed) as torchserve:
+    with played(tmp_path, changed()) as torchserve:
         status, report = migrate(tmp_path, torchserve)
 
     assert [each["request"]["name"] for each in report["differences"] if each["verdict"] == "unknown"] == [
@@ -90,12 +92,7 @@ ANOTHER = "TorchServe b'another answer', modelserver b'fine'"
 @pytest.mark.parametrize("source", ["recording", "folder"])
 def test_requests_of_ones_own_are_sent(tmp_path, source):
     """Recorded by `modelserver record`, or of files; a response that differs is reported with its request."""
-    answers = recorded()
-    wrong = next(
-        key for key in answers if key.startswith("inference POST /predictions/plain ") and "fox" in key
-    )
-    answers[wrong] = answers[wrong].but(body=b"another answer")
-    with played(tmp_path, answers) as torchserve:
+    with played(tmp_path, changed()) as torchserve:
         make = a_recording if source == "recording" else a_folder
         requests = make(tmp_path)
         status, report = migrate(tmp_path, torchserve, "--prove", "--requests", str(requests))

@@ -25,18 +25,8 @@ TORCHSERVE = {
     "ts_queue_latency_microseconds": ("counter", MODEL),
     **dict.fromkeys(("QueueTime", "WorkerThreadTime"), ("gauge", HOST)),
     "WorkerLoadTime": ("gauge", ("WorkerName", *HOST)),
-    **dict.fromkeys(
-        (
-            "CPUUtilization",
-            "MemoryUsed",
-            "MemoryAvailable",
-            "MemoryUtilization",
-            "DiskUsage",
-            "DiskAvailable",
-            "DiskUtilization",
-        ),
-        ("gauge", HOST),
-    ),
+    **dict.fromkeys(("CPUUtilization", "MemoryUtilization", "DiskUtilization"), ("gauge", HOST)),
+    **dict.fromkeys(("MemoryUsed", "MemoryAvailable", "DiskUsage", "DiskAvailable"), ("gauge", HOST)),
     **dict.fromkeys(("HandlerTime", "PredictionTime"), ("gauge", ("ModelName", *HOST))),
 }
 

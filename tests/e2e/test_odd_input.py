@@ -59,10 +59,7 @@ BODIES = [
     (("x-request-timeout-ms: -5", "Expect: something"), b"x"),
 ]
 QUERIES = [
-    *(
-        f"batch_size={value}&min_worker={value}&limit={value}&url=nothing.mar"
-        for value in ("-1", "abc", "1e9", "")
-    ),
+    *(f"batch_size={n}&min_worker={n}&limit={n}&url=nothing.mar" for n in ("-1", "abc", "1e9", "")),
     "url=nothing.mar&url=..%2f..%2fetc%2fpasswd&batch_size=1&batch_size=2",
     "min_worker=99999999999999999999&next_page_token=99999999999999999999&url=%00",
     "limit=" + "9" * 5000,
@@ -71,19 +68,14 @@ QUERIES = [
     "%zz=%&&&==\\%ff%00",
     "&".join(f"p{number}=1" for number in range(3000)),
 ]
+_STRAYS = "// /% /%2e%2e/%2e%2e/etc/passwd /../../etc/passwd * /; ?"
 PATHS = [
     *(f"/predictions/{name}" for name in ("..", "%2e%2e", "%00", "echo%2f9", "%ff%fe", "x" * 50_000)),
     *(f"/predictions/{name}" for name in ("%0d%0aX-A:y", "<script>", "echo/%00")),
     *(f"/v1/models/{name}:predict" for name in ("%00", "%ff", "a%2fb", "")),
     "/v1/models/" + "x" * 50_000,
     *(f"/models/{name}" for name in ("%00", "..", "%0d%0aSet-Cookie:%20x", "a%2fb")),
-    "//",
-    "/%",
-    "/%2e%2e/%2e%2e/etc/passwd",
-    "/../../etc/passwd",
-    "*",
-    "/;",
-    "?",
+    *_STRAYS.split(),
 ]
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND")
 NO_HTTP = [

@@ -4,11 +4,9 @@ import json
 import time
 
 import pytest
-from tests.e2e.grpc_client import INFERENCE, PATIENCE, channel, oip, predict, stub
-from tests.e2e.serving import Home, Server, archived, free_port, serving, wait_until
+from tests.e2e.grpc_client import INFERENCE, PATIENCE, channel, grpc_settings, oip, predict, stub
+from tests.e2e.serving import Home, Server, archived, serving, wait_until, workflow
 from tests.ext.otel.collector import collector, environment
-
-from modelserver.tools.archiver import WorkflowConfig, build_workflow
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 SERVER_KIND = 2
@@ -66,13 +64,8 @@ def server(tmp_path_factory, model_store, at, sink):
         archived(model_store, name, text, force=True)
     (folder / "functions.py").write_text(FUNCTIONS)
     (folder / "two.yaml").write_text("dag:\n  first: [second]\n")
-    build_workflow(
-        WorkflowConfig(
-            "two", folder / "two.yaml", folder / "functions.py", export_path=model_store, force=True
-        )
-    )
-    ports = {f"grpc_{side}_port": free_port() for side in ("inference", "management")}
-    settings = {"frontend_processes": 2, "enable_grpc_api": "true", **ports, "otel": "all"}
+    workflow(model_store, "two", folder, "two.yaml")
+    settings = {**grpc_settings(), "frontend_processes": 2, "otel": "all"}
     home = Home(tmp_path_factory.mktemp("traced"), environment(at), for_children=True)
     with serving(Server(home, model_store, ("--log-url", sink.url), settings)) as made:
         made.registered("spans.mar", batch_size=4, batch_policy="window", max_batch_delay=300)

@@ -3,8 +3,8 @@ import json
 import re
 
 import pytest
-from tests.e2e.grpc_client import INFERENCE, PATIENCE, channel, oip, predict, stub
-from tests.e2e.serving import Home, Server, free_port, serving, wait_until
+from tests.e2e.grpc_client import INFERENCE, PATIENCE, channel, grpc_settings, oip, predict, stub
+from tests.e2e.serving import Home, Server, serving, wait_until
 
 from modelserver.ext.grpc.messages import message
 
@@ -19,15 +19,8 @@ def server(tmp_path_factory, model_store, sink):
     variables = {"MODELSERVER_INFERENCE_SERVICE": "digits", "MODELSERVER_NAMESPACE": "research"}
     home = Home(tmp_path_factory.mktemp("payloads"), variables)
     flags = ("--log-url", sink.url, "--source-uri", "pod-1", "--metadata-headers", "X-Request-Id,X-Mark")
-    ports = {f"grpc_{side}_port": free_port() for side in ("inference", "management")}
-    settings = {
-        "frontend_processes": 2,
-        "enable_grpc_api": "true",
-        **ports,
-        "payload_log_max_body": 200000,
-        "max_request_size": 1000000,
-        "job_queue_size": 2,
-    }
+    bounds = {"payload_log_max_body": 200000, "max_request_size": 1000000, "job_queue_size": 2}
+    settings = {**grpc_settings(), **bounds, "frontend_processes": 2}
     with serving(Server(home, model_store, flags, settings)) as made:
         for name in ("echo", "mirror", "obey"):
             made.registered(f"{name}.mar")
@@ -65,15 +58,9 @@ def test_predictions_are_logged(server, sink):
 
     assert (request.body, response.body) == (b"\x00\xff", b"\x00\xff")
     assert request.heads["content-type"] == "image/png"
-    expected = {
-        "ce-specversion": "1.0",
-        "ce-source": "pod-1",
-        "ce-inferenceservicename": "digits",
-        "ce-namespace": "research",
-        "ce-modelname": "echo",
-        "ce-path": "/predictions/echo",
-        "ce-metadata": '{"X-Mark":["m"]}',
-    }
+    expected = {"ce-specversion": "1.0", "ce-source": "pod-1", "ce-metadata": '{"X-Mark":["m"]}'}
+    expected |= {"ce-inferenceservicename": "digits", "ce-namespace": "research"}
+    expected |= {"ce-modelname": "echo", "ce-path": "/predictions/echo"}
     for event in (request, response):
         assert expected.items() <= event.heads.items()
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", event.heads["ce-time"])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.grpc_client import grpc_server
-from tests.e2e.serving import archived, serving
+from tests.e2e.serving import archived, run_to_end, serving
 
 pytestmark = [
     pytest.mark.slow,
@@ -23,16 +23,10 @@ pytestmark = [
 # The last release that has the program, and what it is linked with.
 WHEELS = ("tritonclient==2.44.0", "nvidia-cuda-runtime-cu12==12.9.79")
 # Requests are counted, however long they take on a busy machine.
-SHORT = (
-    "--measurement-mode",
-    "count_windows",
-    "--measurement-request-count",
-    "40",
-    "--max-trials",
-    "10",
-    "--stability-percentage",
-    "100000",
-)
+SHORT = """
+    --measurement-mode count_windows --measurement-request-count 40 --max-trials 10
+    --stability-percentage 100000
+"""
 SIGNATURE = """
 signature:
   inputs: [{name: x, datatype: FP32, shape: [-1, 16]}]
@@ -109,14 +103,8 @@ def run(program, server, *options):
     path, environment = program
     http = "grpc" not in options
     at = server.port if http else server.settings["grpc_inference_port"]
-    done = subprocess.run(
-        [path, "-u", f"127.0.0.1:{at}", *options, *SHORT],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    command = [path, "-u", f"127.0.0.1:{at}", *options, *SHORT.split()]
+    done = run_to_end(command, server.home.path, environment)
     document = done.stdout + done.stderr
 
     assert done.returncode == 0, document
@@ -166,17 +154,7 @@ def test_torchserve_requests_are_served(program, server, tmp_path):
     (tmp_path / "body").write_bytes(b"a row")
     data = {"data": [{"TORCHSERVE_INPUT": [str(tmp_path / "body")]}]}
     (tmp_path / "data.json").write_text(json.dumps(data))
-    document = run(
-        program,
-        server,
-        "-m",
-        "plain",
-        "--service-kind",
-        "torchserve",
-        "-i",
-        "http",
-        "--input-data",
-        str(tmp_path / "data.json"),
-    )
+    options = "-m plain --service-kind torchserve -i http --input-data"
+    document = run(program, server, *options.split(), str(tmp_path / "data.json"))
 
     assert figure(document, "Request count") > 20

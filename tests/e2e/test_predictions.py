@@ -53,18 +53,17 @@ def test_bodies_and_answers_keep_their_type(shared_server):
 
 def test_unknown_model_or_version_gets_404_with_what_there_is(shared_server):
     """The message names it, and then the models or versions that exist (reference 6.5)."""
-    post = shared_server.inference.post
-    for path, kind, message in (
-        ("none", "ModelNotFoundException", "Model not found: none. There are: echo, "),
-        ("%00", "ModelNotFoundException", "Model not found: \x00. There are: "),
+    for path, what, message in (
+        ("none", "Model", "Model not found: none. There are: echo, "),
+        ("%00", "Model", "Model not found: \x00. There are: "),
         (
             "echo/9.9",
-            "ModelVersionNotFoundException",
+            "ModelVersion",
             "Model version: 9.9 does not exist for model: echo. There are: 1.0, 2.0",
         ),
     ):
-        status, name, text = error(post(f"/predictions/{path}"))
-        assert (status, name) == (404, kind)
+        status, kind, text = error(shared_server.predict(path))
+        assert (status, kind) == (404, f"{what}NotFoundException")
         assert text.startswith(message)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from tests.e2e.serving import Home, Server, archived, serving
+from tests.e2e.serving import Home, Server, archived, run_to_end, serving
 
 pytestmark = [
     pytest.mark.slow,
@@ -209,9 +209,7 @@ def home(with_packages, tmp_path):
 
 def made(home, script, *arguments):
     command = [home.python, "-c", script, *map(str, arguments)]
-    done = subprocess.run(
-        command, env=home.environment, capture_output=True, text=True, check=False, timeout=120
-    )
+    done = run_to_end(command, home.path, home.environment, 120)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 

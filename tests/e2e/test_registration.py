@@ -107,6 +107,7 @@ BAD, NO_MODEL, NO_VERSION = "BadRequestException", "ModelNotFoundException", "Mo
 BOUNDS = "max_worker cannot be less than min_worker."
 NOT_ALLOWED = "does not match any allowed URL(s)"
 LIST = "please refer to API document."
+ABSENT = "does not exist for model"
 
 
 @pytest.mark.parametrize(
@@ -124,20 +125,8 @@ LIST = "please refer to API document."
         ("POST", "/models?url=echo.mar&batch_size=-2", 400, None, "batch_size"),
         ("POST", "/models?url=echo.mar&model_name=a/b", 400, "InvalidModelException", ""),
         ("GET", "/models/none", 404, NO_MODEL, "Model not found: none. There is: echo"),
-        (
-            "DELETE",
-            "/models/echo/9",
-            404,
-            NO_VERSION,
-            "Model version: 9 does not exist for model: echo. There is: 1.0",
-        ),
-        (
-            "PUT",
-            "/models/echo/9/set-default",
-            404,
-            NO_VERSION,
-            "Model version 9 does not exist for model echo",
-        ),
+        ("DELETE", "/models/echo/9", 404, NO_VERSION, f"Model version: 9 {ABSENT}: echo. There is: 1.0"),
+        ("PUT", "/models/echo/9/set-default", 404, NO_VERSION, f"Model version 9 {ABSENT} echo"),
         ("PUT", "/models/none?min_worker=3&max_worker=2", 400, BAD, BOUNDS),
         ("PUT", "/models/echo?max_worker=-1", 400, BAD, BOUNDS),
         ("PATCH", "/models/echo", 405, "MethodNotAllowedException", f"method is not allowed, {LIST}"),

@@ -134,14 +134,9 @@ def test_switches_and_environment_are_in_effect(other):
         other.metrics.get("/metrics")
 
     message = "Requested method is not allowed, please refer to API document."
+    refusal = {"code": 405, "type": "MethodNotAllowedException", "message": message, "error": message}
     for answer in (other.register("rows.mar"), other.management.delete("/models/rows")):
-        assert answer.status_code == 405
-        assert answer.json() == {
-            "code": 405,
-            "type": "MethodNotAllowedException",
-            "message": message,
-            "error": message,
-        }
+        assert (answer.status_code, answer.json()) == (405, refusal)
     assert other.management.put("/models/rows?min_worker=1&synchronous=true").status_code == 200
     described = other.describe("rows")
     assert described["jobQueueStatus"]["remainingCapacity"] == 11

@@ -74,13 +74,9 @@ def test_fetched_file_goes_with_its_model_after_a_restart(tmp_path, model_store)
 
 def test_configured_state_is_restored(tmp_path, model_store):
     """Its ``model_snapshot``, with ``--ncs`` too; what has no archive is listed as failed (F55)."""
-    state = {
-        "models": {
-            name: {"1.0": {"marName": f"{name}.mar", "minWorkers": 1, "maxWorkers": 1}}
-            for name in ("echo", "gone")
-        }
-    }
-    settings = {"model_snapshot": json.dumps(state)}
+    one = {"minWorkers": 1, "maxWorkers": 1}
+    models = {name: {"1.0": {"marName": f"{name}.mar", **one}} for name in ("echo", "gone")}
+    settings = {"model_snapshot": json.dumps({"models": models})}
     with serving(Server(Home(tmp_path), model_store, ["--ncs"], settings)) as server:
         server.wait_ready("echo")
         described = server.describe("gone")

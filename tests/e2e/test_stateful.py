@@ -11,15 +11,8 @@ import yaml
 from tests.e2e.serving import MODEL_CODE, ROOT, Home, Server, archived, serving, wait_until
 
 ID, START, END = (f"ts_request_sequence_{name}" for name in ("id", "start", "end"))
-WIDE = {
-    "minWorkers": 2,
-    "maxWorkers": 2,
-    "batchSize": 4,
-    "sequenceBatching": True,
-    "sequenceMaxIdleMSec": 60000,
-    "maxNumSequence": 64,
-    "maxSequenceJobQueueSize": 8,
-}
+BATCHED = {"batchSize": 4, "sequenceBatching": True, "sequenceMaxIdleMSec": 60000}
+WIDE = {**BATCHED, "minWorkers": 2, "maxWorkers": 2, "maxNumSequence": 64, "maxSequenceJobQueueSize": 8}
 NARROW = {**WIDE, "minWorkers": 1, "maxWorkers": 1, "maxNumSequence": 2, "maxSequenceJobQueueSize": 1}
 MODELS = {
     "wide": ("sums", WIDE),

@@ -22,25 +22,13 @@ def bearer(token):
 @pytest.fixture(scope="module")
 def server(tmp_path_factory, model_store):
     """With tokens and a loaded model. Front ends check for inference, the server for the others."""
-    settings = {
-        "token_authorization": "always",
-        "load_models": "echo.mar",
-        "default_workers_per_model": 1,
-        "frontend_processes": 2,
-        "cors_allowed_origin": "https://page.example",
-        **grpc_settings(),
-    }
+    settings = {"load_models": "echo.mar", "default_workers_per_model": 1, "frontend_processes": 2}
+    settings |= {"token_authorization": "always", "cors_allowed_origin": "https://page.example"}
+    settings |= grpc_settings()
     home = Home(tmp_path_factory.mktemp("tokens"))
     with serving(Server(home, model_store, settings=settings)) as started:
-        wait_until(
-            lambda: (
-                started.inference.post(
-                    "/predictions/echo", headers=bearer(started.tokens()["inference"])
-                ).status_code
-                == 200
-            ),
-            "the model is ready",
-        )
+        headers = bearer(started.tokens()["inference"])
+        wait_until(lambda: started.predict("echo", headers=headers).status_code == 200, "the model is ready")
         yield started
 
 
@@ -120,9 +108,8 @@ def test_tokens_are_nowhere_else(server):
     text = server.home.output() + "".join(
         path.read_text("utf-8", "replace") for path in (server.home.path / "logs").rglob("*.log")
     )
-    assert (
-        f"Token authorization is on, since the configuration requires it; tokens: they are in {place}" in text
-    )
+    reason = "since the configuration requires it"
+    assert f"Token authorization is on, {reason}; tokens: they are in {place}" in text
     assert not [key for key in server.tokens().values() if key in text]
 
 
@@ -133,17 +120,13 @@ def test_a_new_front_end_knows_the_tokens(server):
     assert len(ended) == 2
     for process in ended:
         process.kill()
-    good = bearer(server.tokens()["inference"])
+    url, good = f"http://127.0.0.1:{server.port}/predictions/echo", bearer(server.tokens()["inference"])
     seen = set()
 
     def is_back():
         with contextlib.suppress(httpx.TransportError):
-            seen.add(
-                httpx.post(f"http://127.0.0.1:{server.port}/predictions/echo", trust_env=False).status_code
-            )
-            return httpx.post(
-                f"http://127.0.0.1:{server.port}/predictions/echo", headers=good, trust_env=False
-            ).is_success
+            seen.add(httpx.post(url, trust_env=False).status_code)
+            return httpx.post(url, headers=good, trust_env=False).is_success
         return False
 
     wait_until(is_back, "a front end is back")
@@ -153,11 +136,8 @@ def test_a_new_front_end_knows_the_tokens(server):
 def test_tokens_of_the_environment_do_not_reach_workers(start_server):
     """Tokens of the environment open the server, and handlers do not find them in theirs (F68)."""
     names = [f"MODELSERVER_{scope}_TOKEN" for scope in ("INFERENCE", "MANAGEMENT", "API")]
-    server = start_server(
-        environment={name: f"given-{name}" for name in names},
-        load_models="obey.mar",
-        default_workers_per_model=1,
-    )
+    tokens = {name: f"given-{name}" for name in names}
+    server = start_server(environment=tokens, load_models="obey.mar", default_workers_per_model=1)
     assert not (server.home.path / "key_file.json").exists()
     assert server.predict("obey", {"do": "answer"}).json() == FAILED
     assert server.predict("obey", {"do": "nothing"}, headers=bearer(f"given-{names[0]}")).status_code == 200
@@ -170,13 +150,10 @@ def test_tokens_of_the_environment_do_not_reach_workers(start_server):
 def test_path_of_a_model_takes_the_inference_token_at_a_shared_address(start_server, front_ends):
     names = {scope: f"MODELSERVER_{scope.upper()}_TOKEN" for scope in ("inference", "management", "api")}
     address = f"http://127.0.0.1:{free_port()}"
-    server = start_server(
-        environment={name: f"given-{scope}" for scope, name in names.items()},
-        inference_address=address,
-        management_address=address,
-        token_authorization="always",
-        frontend_processes=front_ends,
-    )
+    tokens = {name: f"given-{scope}" for scope, name in names.items()}
+    shared = {"inference_address": address, "management_address": address}
+    settings = {**shared, "token_authorization": "always", "frontend_processes": front_ends}
+    server = start_server(environment=tokens, **settings)
     inference, management = bearer("given-inference"), bearer("given-management")
     query = {"url": "shop.mar", "route": "/api", "initial_workers": 1}
     assert server.management.post("/models", params=query, headers=management).status_code == 200

@@ -7,7 +7,7 @@ from importlib import import_module
 
 import numpy
 import pytest
-from tests.e2e.grpc_client import grpc_server
+from tests.e2e.grpc_client import address_of, grpc_server
 from tests.e2e.serving import ROOT, archived, copied, serving, wait_until
 
 from modelserver.ext.triton.switches import log_settings
@@ -33,14 +33,8 @@ def doubled(numbers):
     return numbers * 2
 """
 # Methods that send no request.
-LOCAL = {
-    "close",
-    "plugin",
-    "register_plugin",
-    "unregister_plugin",
-    "generate_request_body",
-    "parse_response_body",
-}
+PLUGINS = {"plugin", "register_plugin", "unregister_plugin"}
+LOCAL = {"close", "generate_request_body", "parse_response_body"} | PLUGINS
 STREAM = {"start_stream", "stop_stream", "async_stream_infer"}
 
 
@@ -184,9 +178,7 @@ def test_a_stream_has_one_answer_per_request(server):
     """With an empty last answer asked for, as tools of Triton do, each request still has its one answer."""
     grpc = pytest.importorskip("tritonclient.grpc")
     answers = []
-    with contextlib.closing(
-        grpc.InferenceServerClient(f"127.0.0.1:{server.settings['grpc_inference_port']}")
-    ) as client:
+    with contextlib.closing(grpc.InferenceServerClient(address_of(server))) as client:
         client.start_stream(lambda result, error: answers.append((result, error)))
         for _ in range(3):
             client.async_stream_infer("double", [numbers(grpc)])

@@ -153,16 +153,10 @@ def test_clients_that_leave_without_reading(either):
 OTHER_ROUTES = {
     "inference": (b"POST /ping", b"POST /v2/repository/index", b"GET /v2/health/live", b"POST /nowhere"),
     "management": (
-        b"POST /models",
-        b"PUT /models/echo",
-        b"PUT /models/echo/traffic",
+        *(b"POST /" + path for path in (b"models", b"workflows", b"v2/repository/index", b"recording")),
+        *(b"POST /console/" + path for path in (b"estimate", b"try/predictions/echo")),
+        *(b"PUT /" + path for path in (b"models/echo", b"models/echo/traffic", b"logging-level")),
         b"GET /models/echo",
-        b"POST /workflows",
-        b"POST /v2/repository/index",
-        b"POST /console/estimate",
-        b"POST /console/try/predictions/echo",
-        b"POST /recording",
-        b"PUT /logging-level",
     ),
     "metrics": (b"GET /metrics", b"POST /metrics", b"POST /ping", b"POST /nowhere"),
 }

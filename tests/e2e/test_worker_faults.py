@@ -228,9 +228,7 @@ def test_silent_and_stubborn_workers_are_ended(start_server):
     server = start_server(silence_timeout="1.5", unregister_model_timeout=1).registered("obey.mar")
     stopped = server.describe("obey")["workers"][0]["pid"]
     os.kill(stopped, signal.SIGSTOP)
-    wait_until(
-        lambda: server.describe("obey")["workers"][0]["pid"] not in {stopped, 0, None}, "it has a successor"
-    )
+    wait_until(lambda: server.describe("obey")["workers"][0]["pid"] not in {stopped, 0, None}, "a successor")
     server.home.wait_for_log("was silent for 1.5 s while idle")
     assert server.predict("obey", {}).json()["pid"] != stopped
     with ThreadPoolExecutor(1) as executor:

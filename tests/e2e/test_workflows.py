@@ -2,9 +2,7 @@ import gzip
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tests.e2e.serving import MODEL_CODE, ROOT, Home, Server, archived, serving, wait_until
-
-from modelserver.tools.archiver import WorkflowConfig, build_workflow
+from tests.e2e.serving import MODEL_CODE, ROOT, Home, Server, archived, serving, wait_until, workflow
 
 pytestmark = pytest.mark.slow
 
@@ -79,17 +77,13 @@ def store(tmp_path_factory):
     folder = tmp_path_factory.mktemp("workflows")
     for name in ("kind", "mood"):
         archived(folder, name, EXAMPLE / f"{name}.py")
-    build_workflow(
-        WorkflowConfig("pets", EXAMPLE / "workflow.yaml", EXAMPLE / "functions.py", export_path=folder)
-    )
+    workflow(folder, "pets", EXAMPLE)
     parts = tmp_path_factory.mktemp("parts")
     archived(folder, "rows", MODEL_CODE / "rows.py", config="batchPolicy: window\n")
     (parts / "functions.py").write_text(f"WAITED = {str(folder / 'waited.txt')!r}\n{FUNCTIONS}")
     for name, text in SPECIFICATIONS.items():
         (parts / f"{name}.yaml").write_text(text)
-        build_workflow(
-            WorkflowConfig(name, parts / f"{name}.yaml", parts / "functions.py", export_path=folder)
-        )
+        workflow(folder, name, parts, f"{name}.yaml")
     return folder
 
 
