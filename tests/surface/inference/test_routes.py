@@ -55,6 +55,7 @@ def test_paths_of_further_protocols_come_first():
 
     letters = [Route("m", "2", protocol="letters"), Route("m", protocol="letters")]
     assert [target and target.route for target in routes] == [*letters, Route("m"), None]
+    assert [letters[1].template, Route("m").template] == ["/letters/{name}", "/predictions/{name}"]
 
 
 @given(st.text(max_size=40).map(lambda text: "/" + text) | st.lists(st.text(max_size=4)).map("/".join))

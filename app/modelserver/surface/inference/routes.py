@@ -49,7 +49,7 @@ class Route:
 
     @property
     def template(self) -> str:
-        """The path with placeholders for names."""
+        """The path with placeholders for names; of another protocol, its name before that of the model."""
         if self.protocol == "v1":
             return f"/v1/models/{{name}}:{'explain' if self.explain else 'predict'}"
         if self.protocol == "v2":
@@ -61,7 +61,7 @@ class Route:
             return f"/{self.url_path}"
         if self.query:
             return "/models/{name}/invoke" if self.model else "/invocations"
-        return self.root or f"/{'explanations' if self.explain else 'predictions'}/{{name}}"
+        return self.root or f"/{'explanations' if self.explain else self.protocol or 'predictions'}/{{name}}"
 
 
 def parse_route(path: str) -> Route | None:
