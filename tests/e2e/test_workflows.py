@@ -196,10 +196,12 @@ def test_workflows_come_back_after_a_restart(store, tmp_path):
 
     Another version of a node's model comes back beside the workflow's, and the traffic between both.
     A request that is between two of its nodes when the server is told to stop is answered. The archives are
-    in a ``workflow_store`` of their own.
+    in a ``workflow_store`` of their own; a file that was fetched into it goes with its workflow.
     """
     settings = {"snapshot_folder": str(tmp_path / "snapshots"), "workflow_store": str(store)}
+    settings["allowed_urls"] = "file://.*"
     (tmp_path / "models").mkdir()
+    (tmp_path / "far.war").write_bytes((store / "told.war").read_bytes())
     archived(tmp_path / "models", "other", MODEL_CODE / "rows.py", "2.0")
     weights = {"weights": {"1.0": 100, "2.0": 0}}
     waited = store / "waited.txt"
@@ -212,6 +214,7 @@ def test_workflows_come_back_after_a_restart(store, tmp_path):
         server.registered("other.mar", model_name="told__told")
         assert server.management.put("/models/told__told/traffic", json=weights).status_code == 200
         assert enter(server, "branches.war", workflow_name="gone").status_code == 200
+        assert enter(server, f"file://{tmp_path}/far.war", workflow_name="far").status_code == 200
         entered(server, "waits")
         pending = pool.submit(ask, server, "waits", str(tmp_path / "over"))
         wait_until(waited.exists, "the first node runs")
@@ -223,6 +226,9 @@ def test_workflows_come_back_after_a_restart(store, tmp_path):
     (store / "branches.war").rename(store / "other.war")
     with serving(Server(Home(tmp_path / "two"), tmp_path / "models", settings=settings)) as server:
         assert ask(server, "told", "x").status_code == 200
+        assert ask(server, "far", "x").status_code == 200
+        leave(server, "far")
+        assert not (store / "far.war").exists()
         assert models(server) == ["told__start", "told__told", "waits__join", "waits__waits"]
         traffic = server.management.get("/models/told__told/traffic").json()
         assert (traffic["default"], traffic["weights"]) == ("1.0", weights["weights"])

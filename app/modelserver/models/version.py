@@ -188,13 +188,14 @@ def _specs(side: Side) -> tuple[TensorSpec, ...]:
 class SavedWorkflow(NamedTuple):
     """How a workflow was registered: seconds that workers of its nodes may take for a batch, and to load;
     None: that is up to the models. ``nodes``, by the names of their models, are of a snapshot: the
-    ``defaultVersion``, and the ``traffic`` between all.
+    ``defaultVersion``, and the ``traffic`` between all. ``downloaded``: the server fetched its archive.
     """
 
     url: str
     response_timeout: int | None = None
     startup_timeout: int | None = None
     nodes: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+    downloaded: bool = False
 
 
 @dataclass(slots=True)

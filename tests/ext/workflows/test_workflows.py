@@ -74,7 +74,8 @@ async def known(tmp_path, monkeypatch):
 
 async def test_nodes_become_models(known, tmp_path):
     """A model's archive is its own, a function's the workflow's; snapshots keep the workflow instead."""
-    workflow = await known.workflows.register(SavedWorkflow("w.war", 5, 6))
+    request = SavedWorkflow("w.war", 5, 6, downloaded=True)
+    workflow = await known.workflows.register(request)
     function, model = sorted(
         (built.registration for built in known.builder.built), key=lambda each: str(each.model_name)
     )
@@ -95,9 +96,9 @@ async def test_nodes_become_models(known, tmp_path):
     assert known.registry.get("w__f").url == "w.war"
     assert known.workflows.get("w") is workflow
     document = registry_document(known.registry)
-    saved = {"url": "w.war", "responseTimeout": 5, "startupTimeout": 6}
+    saved = {"url": "w.war", "responseTimeout": 5, "startupTimeout": 6, "downloaded": True}
     assert (document["models"], document["workflows"]) == ({}, {"w": saved})
-    assert parse_snapshot(json.dumps(document)).workflows == {"w": SavedWorkflow("w.war", 5, 6)}
+    assert parse_snapshot(json.dumps(document)).workflows == {"w": request}
 
 
 async def test_unregistering_takes_everything_away(known):

@@ -409,8 +409,7 @@ class Worker:
         flights = self.flights
         flights.active_at = self._loop.time()
         if isinstance(message, Result):
-            batch = flights.answered(message)
-            if batch is not None:
+            if (batch := flights.answered(message)) is not None:
                 self.owner.worker_answered(self, batch, message, tail)
             elif flights.concurrency:
                 self._run.overdue.pop(message.sequence, None)

@@ -91,6 +91,8 @@ def _workflow_document(saved: SavedWorkflow, nodes: Mapping[str, Mapping[str, An
     state: dict[str, Any] = {name: seconds for name, seconds in timeouts.items() if seconds is not None}
     if nodes:
         state["nodes"] = nodes
+    if saved.downloaded:
+        state["downloaded"] = True
     return {"url": saved.url, **state} if state else saved.url
 
 
@@ -170,7 +172,8 @@ def _saved_workflow(name: str, state: Any) -> SavedWorkflow:
         of_node.text("defaultVersion", needed=True)
         of_node.traffic()
         nodes[node] = of_node.values
-    return SavedWorkflow(url, fields.number("responseTimeout"), fields.number("startupTimeout"), nodes)
+    response, startup = fields.number("responseTimeout"), fields.number("startupTimeout")
+    return SavedWorkflow(url, response, startup, nodes, fields.flag("downloaded"))
 
 
 def _saved(name: str, version: str, settings: Mapping[str, Any]) -> SavedModel:

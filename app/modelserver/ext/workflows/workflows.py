@@ -105,10 +105,11 @@ class Workflows:
             self._busy.discard(name)
         self._workflows[name] = workflow
         self._failures.pop(name, None)
-        downloaded = archive.downloaded
-        self._registry.workflows[name] = (
-            request if downloaded is None else request._replace(url=downloaded.name)
-        )
+        if request.downloaded and (store := self._settings.workflow_store) is not None:
+            workflow.archive = replace(archive, downloaded=store / request.url)
+        if archive.downloaded is not None:
+            request = request._replace(url=archive.downloaded.name, downloaded=True)
+        self._registry.workflows[name] = request
         _log.info("Workflow %s registered: %s", name, workflow.specification.dag)
         await self._registry.changed()
         return workflow
