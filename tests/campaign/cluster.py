@@ -218,9 +218,7 @@ def disturb(report: Report, what: str, server: Elsewhere, machines: Machines, se
 
     with ThreadPoolExecutor(GRPC_CLIENTS + 1) as pool:
         load = [pool.submit(ask_by_http, server, tally, CLIENTS, going, PAUSE)]
-        load += [
-            pool.submit(ask_by_grpc, server, tally, client, going, PAUSE) for client in range(GRPC_CLIENTS)
-        ]
+        load += [pool.submit(ask_by_grpc, server, tally, n, going, PAUSE) for n in range(GRPC_CLIENTS)]
         try:
             time.sleep(min(2.0, seconds / 4))
             before, end = Holdings.of(server), time.monotonic() + seconds
@@ -231,7 +229,7 @@ def disturb(report: Report, what: str, server: Elsewhere, machines: Machines, se
                 began = time.monotonic()
                 # A fault that is not noticed yet is none that has been recovered from.
                 time.sleep(chance.uniform(0.2, 1.0))
-                wait_until(lambda: server.ready(MODEL) == WORKERS, f"{WORKERS} workers are back", _BACK[what])
+                wait_until(lambda: len(server.pids(MODEL)) == WORKERS, "all workers are back", _BACK[what])
                 back.append(time.monotonic() - began)
         finally:
             ended.set()
