@@ -186,17 +186,9 @@ class Disturber(Disturbance):
         self._pool = ThreadPoolExecutor(4)
 
     def changes(self) -> Sequence[Change]:
-        return [
-            self.kill,
-            self.kill,
-            self.replace,
-            self.park,
-            self.load,
-            self.come_and_go,
-            self.unregister_loading,
-            self.replace_loading,
-            self.change_budget,
-        ]
+        whole = self.replace, self.park, self.load, self.come_and_go
+        while_loading = self.unregister_loading, self.replace_loading
+        return [self.kill, self.kill, *whole, *while_loading, self.change_budget]
 
     def run(self) -> None:
         super().run()

@@ -53,10 +53,8 @@ def test_checks_are_made_in_order(temp, monkeypatch):
 
     assert refusal(*flags) == f"--log-config file not found: {temp / 'l'}"
     (temp / "l").touch()
-    assert (
-        refusal(*flags)
-        == f"Invalid temp directory: {temp / 'nowhere'}, please check TEMP environment variable."
-    )
+    message = f"Invalid temp directory: {temp / 'nowhere'}, please check TEMP environment variable."
+    assert refusal(*flags) == message
     monkeypatch.setenv("TEMP", str(temp))
     assert refusal(*flags) == "--ts-config file not found: c"
     (temp / "c").touch()

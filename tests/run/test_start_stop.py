@@ -192,8 +192,6 @@ def test_a_server_started_as_torchserve_can_be_recognized(monkeypatch):
     monkeypatch.delenv("MODELSERVER_STARTED_AS", raising=False)
     assert start_stop.known_as() == []
     monkeypatch.setenv("MODELSERVER_STARTED_AS", "torchserve")
-    assert "org.pytorch.serve.ModelServer" in start_stop.known_as()
-    assert (
-        start_stop.build_parser().parse_args(start_stop.known_as()).known_as
-        == "org.pytorch.serve.ModelServer"
-    )
+    arguments = start_stop.known_as()
+    assert "org.pytorch.serve.ModelServer" in arguments
+    assert start_stop.build_parser().parse_args(arguments).known_as == "org.pytorch.serve.ModelServer"

@@ -118,10 +118,8 @@ def test_close_forgets_the_models_series(registry, families):
         metrics.record(f"only_{model}", 1, "count", "counter", [("ModelName", model)])
     first.close()
 
-    assert samples(registry) == [
-        'shared{ModelName="b",Hostname="h"} 1.0',
-        'only_b{ModelName="b",Hostname="h"} 1.0',
-    ]
+    labels = '{ModelName="b",Hostname="h"}'
+    assert samples(registry) == [f"shared{labels} 1.0", f"only_b{labels} 1.0"]
     assert "only_a" not in registry
     assert "PredictionTime" in registry
 

@@ -111,19 +111,16 @@ def test_arena_of_the_server_is_used(ends):
     Arena.send(server_end, b"".join(encode(wire.Ping())), arena)
     server_end.sendall(b"".join(encode(wire.Predict(5, [wire.Row("a", LARGE)]), [body], arena.outgoing)))
     server_end.shutdown(socket.SHUT_WR)
-    channel = ServerChannel(worker_end)
+    channel, batch = ServerChannel(worker_end), wire.Predict(5, [wire.Row("a", LARGE)])
+    result = wire.Result(5, [wire.Answer(LARGE)], 0.0)
 
-    assert [(message, bytes(tail)) for message, tail in channel.messages()] == [
-        (wire.Ping(), b""),
-        (wire.Predict(5, [wire.Row("a", LARGE)]), body),
-    ]
-    channel.send(wire.Result(5, [wire.Answer(LARGE)], 0.0), [content])
-    received = server_end.recv(1 << 20)
+    received = [(message, bytes(tail)) for message, tail in channel.messages()]
+    assert received == [(wire.Ping(), b""), (batch, body)]
+    channel.send(result, [content])
+    answer = server_end.recv(1 << 20)
     reader = FrameReader(to_server_decoder)
     reader.arena = arena.incoming
-    assert [(m, bytes(tail)) for m, tail in reader.feed(received)] == [
-        (wire.Result(5, [wire.Answer(LARGE)], 0.0), content)
-    ]
+    assert [(message, bytes(tail)) for message, tail in reader.feed(answer)] == [(result, content)]
     arena.trim()
     used = os.fstat(arena.descriptor).st_blocks
     channel.send(wire.Pong())

@@ -121,10 +121,9 @@ def test_archive_without_manifest_needs_a_name(tmp_path):
     content = {"MAR-INF/MANIFEST.json": b"{}"}
 
     archive = open_archive(make_zip(tmp_path / "x.mar", content), "x.mar", tmp_path / "work")
+    message = nameless(archive.url, archive.manifest).message
 
-    assert (
-        "'x.mar': MAR-INF/MANIFEST.json has no modelName" in nameless(archive.url, archive.manifest).message
-    )
+    assert "'x.mar': MAR-INF/MANIFEST.json has no modelName" in message
 
 
 @pytest.mark.parametrize(
