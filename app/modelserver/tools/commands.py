@@ -1,4 +1,7 @@
-"""What the subcommands of ``modelserver`` share: exit statuses, signals, and flags that several have."""
+"""What the subcommands of ``modelserver`` share; ``tools/__init__.py`` lists them.
+
+Exit statuses, signals, and flags that several have.
+"""
 
 from __future__ import annotations
 
