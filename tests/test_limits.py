@@ -26,7 +26,7 @@ _MOST_IN_ALL: Final = 60_300
 # The goal, with language models and models on demand.
 _MOST_OF_BENCHMARKS: Final = 4_995
 # All lines of tests; the goal was 80,000 before there were language models.
-_MOST_OF_TESTS: Final = 105_718
+_MOST_OF_TESTS: Final = 105_686
 
 _MOST_METHODS: Final = 15
 _MOST_ATTRIBUTES: Final = 20

@@ -145,13 +145,9 @@ def test_rows_are_joined(datatype, rows):
 
 def test_several_outputs_are_joined_and_whole_answers_stay():
     (whole,) = join_answers([answer("p", "INT8", (2, 1), [1, 2])], whole=True)
+    words, numbers = OutputForm("w", "BYTES", ()), OutputForm("n", "INT8", (2,))
     rows = [
-        pack_answer(
-            [
-                (OutputForm("w", "BYTES", ()), pack("BYTES", [word])),
-                (OutputForm("n", "INT8", (2,)), bytes([n, n])),
-            ]
-        )
+        pack_answer([(words, pack("BYTES", [word])), (numbers, bytes([n, n]))])
         for n, word in enumerate([b"a", b"", b"abc"])
     ]
     words, counts = join_answers(rows, whole=False)

@@ -163,13 +163,8 @@ def test_a_failing_call_ends_all_that_took_part(bench):
     result.append(summary(*made.receive()))
     made.ask(2, "c")
     result.append(summary(*made.receive()))
-    made.server.sendall(
-        b"".join(
-            piece
-            for n, name in ((3, "d"), (4, "e"))
-            for piece in encode(wire.Predict(n, [wire.Row(name, 0)]))
-        )
-    )
+    both = [encode(wire.Predict(n, [wire.Row(name, 0)])) for n, name in ((3, "d"), (4, "e"))]
+    made.server.sendall(b"".join(b"".join(pieces) for pieces in both))
     result += made.finish()
 
     assert result[:2] == [("failed", 0, b"Prediction failed"), ("failed", 1, b"Prediction failed")]

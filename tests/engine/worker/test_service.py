@@ -242,10 +242,8 @@ def test_printed_failures_name_their_requests(capsys):
 
     assert printed.count("\nValueError: bad row\n") == 2
     assert "During handling" not in printed
-    assert [line for line in printed.splitlines() if line.startswith("Failed")] == [
-        "Failed for requests id0, id1:",
-        "Failed for request id1:",
-    ]
+    failed = [line for line in printed.splitlines() if line.startswith("Failed")]
+    assert failed == ["Failed for requests id0, id1:", "Failed for request id1:"]
     assert hinted.splitlines()[-1].startswith("Hint: a request has its content")
     assert "id15 and 4 more:" in capsys.readouterr().err
 

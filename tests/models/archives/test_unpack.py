@@ -94,13 +94,8 @@ def test_tar_loses_its_top_folder(tmp_path):
     folder = tarfile.TarInfo("./model")
     folder.type = tarfile.DIRTYPE
     big = os.urandom(3 << 20)
-    archive = make_tgz(
-        tmp_path / "x.tar.gz",
-        (folder, b""),
-        ("./model/" + MANIFEST, b"{}"),
-        ("./model/w.pt", big),
-        ("notes", b"n"),
-    )
+    entries = (folder, b""), ("./model/" + MANIFEST, b"{}"), ("./model/w.pt", big), ("notes", b"n")
+    archive = make_tgz(tmp_path / "x.tar.gz", *entries)
 
     unpack(archive, tmp_path / "out")
 

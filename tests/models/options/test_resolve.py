@@ -37,15 +37,8 @@ def test_absent_values_are_the_defaults():
     fields = set(ModelOptions.__slots__) - {"sources", "warnings", "values"}
     assert set(options.sources) == fields | set(options.values)
 
-    registration = Registration(
-        batch_size=0,
-        max_batch_delay=-100,
-        response_timeout=-1,
-        startup_timeout=-1,
-        batch_policy="",
-        split_instances="",
-    )
-    options = resolve(registration)
+    numbers = {"batch_size": 0, "max_batch_delay": -100, "response_timeout": -1, "startup_timeout": -1}
+    options = resolve(Registration(**numbers, batch_policy="", split_instances=""))
     assert options == ModelOptions(sources=dict.fromkeys(options.sources, DEFAULT))
 
     assert resolve() == resolve(yaml="{}")
@@ -287,10 +280,8 @@ _ALL = [
         _key(name, f"{key}: 8", 8, 120, registered=9, models=7, setting={f"default_{name}": 6})
         for name, key in (("response_timeout", "responseTimeout"), ("startup_timeout", "startupTimeout"))
     ),
-    *(
-        _key(name, _BOTH, 8, 4, registered=9, models=7, setting=_WORKERS)
-        for name in ("min_workers", "max_workers")
-    ),
+    _key("min_workers", _BOTH, 8, 4, registered=9, models=7, setting=_WORKERS),
+    _key("max_workers", _BOTH, 8, 4, registered=9, models=7, setting=_WORKERS),
     _key("batch_policy", "batchPolicy: Window", "window", "adaptive", **_POLICY),
     _key("split_instances", "splitInstances: false", "false", "auto", **_SPLIT),
     _key("request_timeout", "clientTimeoutInMills: 8000", 8.0, registered={"timeout": 9}),
