@@ -20,13 +20,13 @@ _CORE: Final = ("engine", "models", "surface", "run", "extension", "errors")
 
 # Lines of code: without blank lines, comments and docstrings. The core's goal is 20,000; that of all was
 # 46,000 before there were language models.
-_MOST_CORE: Final = 19_873
+_MOST_CORE: Final = 19_875
 _MOST_OF_AN_EXTENSION: Final = 3_000
-_MOST_IN_ALL: Final = 60_300
+_MOST_IN_ALL: Final = 60_302
 # The goal, with language models and models on demand.
 _MOST_OF_BENCHMARKS: Final = 4_995
 # All lines of tests; the goal was 80,000 before there were language models.
-_MOST_OF_TESTS: Final = 105_686
+_MOST_OF_TESTS: Final = 105_688
 
 _MOST_METHODS: Final = 15
 _MOST_ATTRIBUTES: Final = 20

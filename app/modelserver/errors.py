@@ -20,7 +20,7 @@ class ModelServerError(Exception):
 
     ``status`` is the HTTP status, ``type`` TorchServe's name of the exception. ``kserve_status`` is the
     status on V1 and V2 routes if it differs (design, section 9), ``kserve_message`` KServe's message there;
-    ``openai_status`` and ``openai_code`` are those of OpenAI's API.
+    ``openai_status``, ``openai_code`` and ``openai_message`` are those of OpenAI's API, where they differ.
     A ``request_id`` becomes part of what the client is told; ``logged_id`` is the request's in any case, if
     it had reached a model, over gRPC. ``cause`` is what operators are told: the class of a handler's
     exception, its message and place. ``is_handlers``: a worker reported it, and not this server.
@@ -31,6 +31,7 @@ class ModelServerError(Exception):
     kserve_message: str | None = None
     openai_status: int | None = None
     openai_code: str | None = None
+    openai_message: str | None = None
     type: str = "InternalServerException"
     request_id: str | None = None
     logged_id: str = ""

@@ -415,7 +415,9 @@ def test_full_queue_is_a_429_that_clients_try_again(small):
             process.resume()
 
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
-    assert refused.json()["error"]["type"] == "rate_limit_error"
+    error = refused.json()["error"]
+    assert error["type"] == "rate_limit_error"
+    assert error["message"] == "Too many requests wait for model letters; try again later."
     assert other.status_code == 503
 
 

@@ -165,6 +165,7 @@ class Admission:
         """The error to raise; no frame and no exception refers to it, for a cycle would hold the request."""
         error, full.error = full.error or no_worker(self._name, version), None
         error.openai_status = 429
+        error.openai_message = f"Too many requests wait for model {self._name}; try again later."
         return error
 
     def _clear_queue(self) -> None:

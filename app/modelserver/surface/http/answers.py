@@ -129,7 +129,7 @@ def error_body(error: ModelServerError, *, form: str = "", batch_id: str | None 
     if isinstance(error, BadRequest):
         message = shortened(message, _LONGEST)
     if form == OPENAI:
-        return status, _openai_error(error, status, message)
+        return status, _openai_error(error, status, error.openai_message or message)
     body: dict[str, object] = {"code": status, "type": error.type, "message": message}
     if form == KSERVE:
         body["error"] = kserve_message or message
