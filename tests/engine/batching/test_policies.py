@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelserver.engine.batching.policies import (
-    POLICIES,
     Adaptive,
     ArrivalEstimate,
     CostCurve,
@@ -27,6 +26,7 @@ from modelserver.engine.batching.policies import (
 )
 from modelserver.engine.batching.queue import BatchQueue
 from modelserver.engine.batching.request import Batch, Request
+from modelserver.engine.policy_names import POLICIES
 from modelserver.engine.wire.messages import Row
 from modelserver.ext import console
 from modelserver.ext.console.estimates import Choice

@@ -47,6 +47,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from modelserver.engine.policy_names import ADAPTIVE, GREEDY, WINDOW
+
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
@@ -76,7 +78,7 @@ class Policy(Protocol):
 class Greedy:
     """An idle worker takes what waits."""
 
-    name = "greedy"
+    name = GREEDY
 
     def due(self, waiting: Waiting, now: float) -> float:
         return now
@@ -91,7 +93,7 @@ class Greedy:
 class Window:
     """The oldest instance waits exactly ``max_delay`` seconds unless the batch fills earlier."""
 
-    name = "window"
+    name = WINDOW
 
     def __init__(self, max_delay: float) -> None:
         self.max_delay = max_delay
@@ -109,7 +111,7 @@ class Window:
 class Adaptive:
     """Greedy, but holds where that pays; never beyond ``max_delay`` seconds after the oldest arrival."""
 
-    name = "adaptive"
+    name = ADAPTIVE
 
     # A burst is over after a silence of this many usual gaps ...
     PATIENCE = 3.0
@@ -354,14 +356,12 @@ class Expectation:
 
 
 _POLICIES: Final[Mapping[str, Callable[[float], Policy]]] = {
-    "adaptive": Adaptive,
-    "greedy": lambda _: Greedy(),
-    "window": Window,
+    ADAPTIVE: Adaptive,
+    GREEDY: lambda _: Greedy(),
+    WINDOW: Window,
 }
-POLICIES: Final = tuple(_POLICIES)
-"""Their names."""
 
 
 def make_policy(name: str, max_delay: float) -> Policy:
-    """The policy called ``name``, one of :data:`POLICIES`, with its cap in seconds."""
+    """The policy called ``name``, one of ``POLICIES``, with its cap in seconds."""
     return _POLICIES[name](max_delay)

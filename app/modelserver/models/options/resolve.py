@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from modelserver.engine.batching.policies import Adaptive, Window
 from modelserver.engine.demand import Demand
+from modelserver.engine.policy_names import ADAPTIVE, WINDOW
 from modelserver.errors import BadRequest
 from modelserver.models.options.option import Option, options_of, parameter, parameters_of
 from modelserver.models.options.signature import Signature
@@ -139,7 +139,7 @@ class ModelOptions:
 
     batch_size: int = DEFAULT_BATCH_SIZE
     max_batch_delay: int = DEFAULT_BATCH_DELAY
-    batch_policy: str = Adaptive.name
+    batch_policy: str = ADAPTIVE
     batcher: bool = False
     response_timeout: int = _UNTOUCHED.default_response_timeout
     startup_timeout: int = _UNTOUCHED.default_startup_timeout
@@ -279,10 +279,10 @@ class OptionResolver:
         block, block_source = self._batcher()
         _, delay_source = self._max_batch_delay()
         if block:
-            return Window.name, block_source
+            return WINDOW, block_source
         if delay_source != DEFAULT:
-            return Window.name, delay_source
-        return Adaptive.name, DEFAULT
+            return WINDOW, delay_source
+        return ADAPTIVE, DEFAULT
 
     def _request_timeout(self) -> _Choice[float | None]:
         client_timeout = self.config.client_timeout_ms

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from modelserver.engine.batching.policies import POLICIES
 from modelserver.engine.demand import Demand
+from modelserver.engine.policy_names import POLICIES
 from modelserver.models.options.option import OptionGroup, options_of
 from modelserver.models.options.signature import Signature
 from modelserver.models.options.signature import signature as signature_values

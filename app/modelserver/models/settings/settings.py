@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from modelserver.engine.batching.policies import POLICIES
+from modelserver.engine.policy_names import POLICIES
 from modelserver.engine.resources import usable_cpus
 from modelserver.models.settings.address import Address
 from modelserver.models.settings.key import JAVA, LARGEST, TORCHSERVE, Key, Kind, SettingGroup, keys_of

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from modelserver.engine.batching.policies import POLICIES
+from modelserver.engine.policy_names import POLICIES
 from modelserver.errors import ConfigError
 from modelserver.tools.commands import counted
 from modelserver.tools.tune.figure import Figure
