@@ -22,11 +22,11 @@ _CORE: Final = ("engine", "models", "surface", "run", "extension", "errors")
 # 46,000 before there were language models.
 _MOST_CORE: Final = 19_875
 _MOST_OF_AN_EXTENSION: Final = 3_000
-_MOST_IN_ALL: Final = 60_302
+_MOST_IN_ALL: Final = 60_310
 # The goal, with language models and models on demand.
 _MOST_OF_BENCHMARKS: Final = 4_995
 # All lines of tests; the goal was 80,000 before there were language models.
-_MOST_OF_TESTS: Final = 105_688
+_MOST_OF_TESTS: Final = 105_696
 
 _MOST_METHODS: Final = 15
 _MOST_ATTRIBUTES: Final = 20

@@ -132,8 +132,16 @@ def load_handler(handler: str, model_dir: Path) -> LoadedHandler:
 
 
 def _import(name: str, model_dir: Path) -> ModuleType:
-    if (model_dir / f"{name}.py").is_file() or (model_dir / name).is_dir():
-        return importlib.import_module(name)
+    file, is_package = model_dir / f"{name}.py", (model_dir / name).is_dir()
+    if file.is_file() or is_package:
+        module = importlib.import_module(name)
+        place = getattr(module, "__file__", None)
+        if not is_package and (place is None or not file.samefile(place)):
+            raise HandlerNotUsable(
+                f"The handler file {file.name} has the name of a module that workers import first, "
+                f"{place or 'built into Python'}: rename it"
+            )
+        return module
     short = name.removeprefix(_TORCHSERVE_PACKAGE)
     if short in BUILT_IN:
         return importlib.import_module(f"{__package__}.{BUILT_IN[short]}")

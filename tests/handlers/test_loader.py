@@ -177,6 +177,14 @@ def test_module_of_the_archive_wins_over_a_built_in_handler(model_dir, monkeypat
     monkeypatch.delitem(sys.modules, "image_classifier")
 
 
+@pytest.mark.parametrize(("name", "place"), [("logging", r"/__init__\.py"), ("time", "built into Python")])
+def test_name_of_a_module_that_comes_first_is_refused(name, place, model_dir):
+    (model_dir / f"{name}.py").write_text(CLASS)
+
+    with pytest.raises(HandlerNotUsable, match=rf"file {name}\.py has the name of .*{place}: rename it"):
+        load_handler(f"{name}.py", model_dir)
+
+
 def test_subclass_and_name_like_ours_are_not_built_in(model_dir, write):
     name = "modelserver_handlers_of_somebody"
     (model_dir / f"{name}.py").write_text(CLASS)
