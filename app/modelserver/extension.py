@@ -125,10 +125,10 @@ class Host:
     What extensions add is in the other fields. ``first`` is called before the first models are loaded, with a
     function that lists them, and returns those that are still to be loaded. Of each pair in ``keeps``, the
     first is awaited when the server listens, before it reports that; the second, if the first was, when it
-    has answered its last requests, before their workers end. ``closing`` has what is closed after that, or if
-    the start fails, what was added last first; it is to take a few seconds at most. ``certificate`` is for
-    TLS; ``renew`` runs while the server listens, and passes on those that replace it; ``spawner`` forks
-    workers; ``lay_out`` makes archives' folders of single files, ``network`` of networks of torchvision.
+    has answered its last requests, before their workers end. What is pushed to ``closing`` is closed after
+    that, or if the start fails, in reverse order; it may take a few seconds. ``certificate`` is for TLS;
+    ``renew`` runs while the server listens, and passes on those that replace it; ``spawner`` forks workers;
+    ``lay_out`` makes archives' folders of single files, ``network`` of networks of torchvision.
     """
 
     services: Services

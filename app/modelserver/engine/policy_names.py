@@ -1,3 +1,3 @@
-"""The names of batch policies, for all that does not need :mod:`modelserver.engine.batching.policies`."""
+"""The names of batch policies, for modules that do not import :mod:`modelserver.engine.batching.policies`."""
 
 POLICIES = ADAPTIVE, GREEDY, WINDOW = "adaptive", "greedy", "window"

@@ -63,7 +63,7 @@ _log = logging.getLogger("modelserver.server")
 MAX_DESCRIPTORS = 1 << 20
 # The number of M_ARENA_MAX in glibc's malloc.h.
 _ARENA_MAX = -8
-# Seconds for last answers, and for extensions to end.
+# Seconds for last answers.
 _CLOSING = 5.0
 
 

@@ -75,7 +75,7 @@ class AsyncCalls:
             self._calls[work.sequence] = task
             task.add_done_callback(lambda _: self._calls.pop(work.sequence, None))
         elif isinstance(message, Cancelled):
-            # Once: a call that is ending may have to wait for something.
+            # Only once: a call that was cancelled may have to wait while it ends.
             if self._service.cancel(message) and (call := self._calls.get(message.sequence)) is not None:
                 # After it has begun: a call that is cancelled before never runs, and would never answer.
                 asyncio.get_running_loop().call_soon(call.cancel)

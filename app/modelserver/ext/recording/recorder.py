@@ -170,7 +170,7 @@ class LiveRecording:
         return True
 
     def count(self, nbytes: int) -> None:
-        """It has so many bytes more, or less."""
+        """The recording has so many bytes more; negative: fewer."""
         if not self._closed:
             self._bytes += nbytes
             self._recorder.count(nbytes)

@@ -133,8 +133,8 @@ class ModelOptions:
     number of processes if started as by torchrun, else 0, with ``rank_threads`` threads each (0: their
     share). ``sources`` says where each option came from; ``warnings`` are lines for the log.
 
-    Options that are simply the first that is set need no field: ``values`` has them by name, and so has
-    ``getattr``.
+    Options that are simply the first that is set need no field: ``values`` has them by name, and
+    ``getattr`` returns them, too.
     """
 
     batch_size: int = DEFAULT_BATCH_SIZE

@@ -110,16 +110,16 @@ async def send_grpc(
     At most so many ``connections`` at once, each for at most ``patience`` seconds.
     """
     began, free = time.perf_counter(), asyncio.Semaphore(connections)
-    asking: list[asyncio.Task[TimedResponse]] = []
+    tasks: list[asyncio.Task[TimedResponse]] = []
 
-    async def ask(call: Call, due: float) -> TimedResponse:
+    async def send(call: Call, due: float) -> TimedResponse:
         async with free:
             return await _answer(server, call, due or time.perf_counter(), began, patience)
 
     for number, call in enumerate(calls):
         due = await _due(began, times, number)
-        asking.append(asyncio.create_task(ask(call, due)))
-    return await asyncio.gather(*asking)
+        tasks.append(asyncio.create_task(send(call, due)))
+    return await asyncio.gather(*tasks)
 
 
 async def _due(began: float, times: Times, number: int) -> float:

@@ -58,7 +58,7 @@ def _joined(parts: list[str]) -> str:
 
 
 def mapping(text: str | None) -> dict[str, Any]:
-    """What a YAML says; nothing if it cannot be read, or is no mapping."""
+    """The mapping in a YAML text; empty if it cannot be read, or is something else."""
     try:
         document = yaml.safe_load(text or "")
     except yaml.YAMLError:

@@ -55,7 +55,7 @@ _Worker: TypeAlias = "deque[Batch]"
 
 
 class _Event(NamedTuple):
-    """The answer of a worker, or the arrival of a request, or a look at what is due; in their order."""
+    """A worker's answer, a request's arrival, or else a look at what is due; sorted by time and order."""
 
     at: float
     order: int
